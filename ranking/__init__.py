@@ -1,0 +1,1 @@
+"""Comparing two call trees and ranking the functions that may be to blame."""

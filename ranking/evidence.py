@@ -1,0 +1,49 @@
+"""Evidence: what the comparison of two runs says about each function."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from xlocal.tracer.calltree import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One observation about a function: its kind, its weight in this trace (0..1], and one plain clause."""
+
+    kind: str
+    weight: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """A function that may be to blame, before it is ranked.
+
+    `line`..`end_line` is its source range (1-based, decorators included; 0, 0 when the source is not there).
+    `executed` says whether the buggy run called it; `calls` how often (buggy run, best reference). `depth` is its
+    least depth in the buggy tree (-1: not executed there), `first_call` its first preorder position (-1 likewise).
+    """
+
+    function: Function
+    line: int
+    end_line: int
+    executed: bool = True
+    calls: tuple[int, int] = (0, 0)
+    depth: int = -1
+    first_call: int = -1
+    descendants: tuple[Function, ...] = field(default=(), repr=False)
+    evidence: tuple[Evidence, ...] = ()
+
+    def has(self, *kinds: str) -> bool:
+        """True when any evidence is of one of `kinds`."""
+        return any(item.kind in kinds for item in self.evidence)
+
+
+@dataclass(frozen=True, slots=True)
+class RankedSuspect:
+    """A suspect with its place: `rank` from 1, `score` in the ranker's own units (higher is worse news)."""
+
+    rank: int
+    score: float
+    suspect: Suspect
