@@ -79,9 +79,7 @@ class CallTree:
         """Build from preorder columns (see the class); computes `size` and freezes every array."""
         label_ = np.ascontiguousarray(label, dtype=np.int32)
         parent_ = np.ascontiguousarray(parent, dtype=np.int32)
-        raised_ = (
-            np.full(len(label_), -1, np.int32) if raised is None else np.ascontiguousarray(raised, np.int32)
-        )
+        raised_ = np.full(len(label_), -1, np.int32) if raised is None else np.ascontiguousarray(raised, np.int32)
         size = subtree_sizes(parent_)
         for column in (label_, parent_, size, raised_):
             column.flags.writeable = False
