@@ -1,0 +1,136 @@
+"""What the user asks to run: a script, a module or a pytest test, parsed once."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from xlocal.tracer.errors import UsageError
+
+Kind = Literal["script", "module", "pytest"]
+
+_PYTHON = re.compile(r"python[\d.]*t?")
+_MODULE = re.compile(r"[^\s./\\-][^\s/\\]*")
+_PYTEST = ("pytest", "py.test")
+# Options of pytest whose value is the next argument, which therefore names no test.
+_TAKES_VALUE = frozenset(
+    ("-k", "-m", "-p", "-c", "-o", "-r", "-W", "--rootdir", "--confcutdir", "--basetemp", "--ignore", "--deselect")
+) | {"--ignore-glob", "--maxfail", "--import-mode", "--override-ini", "--config-file", "--tb", "--color", "--durations"}
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command: `text` as the user wrote it, `target` the absolute script, the module, or the test's node id.
+
+    `argv` is what the program finds in `sys.argv`; for pytest it is `pytest` and its arguments.
+    """
+
+    text: str
+    kind: Kind
+    target: str
+    argv: tuple[str, ...]
+
+    @property
+    def file(self) -> Path | None:
+        """The script, or the file or folder that holds the tests; None for a module."""
+        if self.kind == "module":
+            return None
+        return Path(self.target.partition("::")[0] if self.kind == "pytest" else self.target)
+
+
+def parse_command(words: str | Sequence[str], *, cwd: Path) -> Command:
+    """Read `script.py --flag`, `-m pkg.tool x` or `pytest tests/test_a.py::test_b`, with or without `python` before it.
+
+    A string is split as a shell does, unless it is itself the name of a file. Files are looked up from `cwd`.
+
+    Raises:
+        UsageError: nothing to run, an unknown form, or a script that is not there.
+    """
+    if isinstance(words, str):
+        text, parts = words.strip(), _split(words, cwd)
+    else:
+        text, parts = shlex.join(words), list(words)
+    if parts and _PYTHON.fullmatch(Path(parts[0]).name) and Path(parts[0]).suffix != ".py":
+        parts = parts[1:]
+    if not parts:
+        raise UsageError(
+            "No script given: name one, as in 'script.py --flag', '-m pkg.tool' or 'pytest tests/test_a.py'"
+        )
+    first = parts[0]
+    if first == "-m":
+        return _module(text, parts[1:], cwd)
+    if first in _PYTEST and not (cwd / first).is_file():
+        return _pytest(text, parts[1:], cwd)
+    if first.startswith("-"):
+        raise UsageError(
+            f"Cannot run {text!r}: a command starts with a script, '-m MODULE' or 'pytest'; "
+            "interpreter options and '-c' code are not understood (put the code into a file)"
+        )
+    script = str(_existing(first, cwd))
+    return Command(text, "script", script, (script, *parts[1:]))
+
+
+def _split(text: str, cwd: Path) -> list[str]:
+    if text and _is_file(cwd / text):
+        return [text]
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"Cannot read the command {text!r}: {error}") from error
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # far too long, or a null byte: not a name at all
+        return False
+
+
+def _existing(name: str, cwd: Path) -> Path:
+    """The absolute path of a script as spelled; symbolic links stay, as Python keeps them in tracebacks."""
+    path = Path(cwd, name).absolute()
+    if path.is_dir():
+        raise UsageError(f"{name} is a folder, not a script")
+    if not _is_file(path):
+        raise UsageError(f"No such script: {name} (looked in {cwd})")
+    return path
+
+
+def _module(text: str, parts: list[str], cwd: Path) -> Command:
+    if not parts:
+        raise UsageError(f"Cannot run {text!r}: -m needs the name of a module")
+    name = parts[0]
+    if name == "pytest":
+        return _pytest(text, parts[1:], cwd)
+    if not _MODULE.fullmatch(name):
+        raise UsageError(f"Cannot run {text!r}: {name!r} is not the name of a module")
+    return Command(text, "module", name, (name, *parts[1:]))
+
+
+def _pytest(text: str, parts: list[str], cwd: Path) -> Command:
+    """Node ids become absolute, so that the tests are the same ones from any working directory."""
+    argv = ["pytest"]
+    target = missing = None
+    for before, part in zip(["", *parts], parts, strict=False):
+        if part.startswith("-") or before in _TAKES_VALUE:
+            argv.append(part)
+            continue
+        file, colons, test = part.partition("::")
+        path = Path(cwd, file).absolute()
+        if path.exists():
+            part = f"{path}{colons}{test}"  # noqa: PLW2901
+            target = target or part
+        else:
+            missing = missing or file
+        argv.append(part)
+    if target is None:
+        raise UsageError(
+            f"No such test file: {missing} (looked in {cwd})"
+            if missing
+            else f"Cannot run {text!r}: name the test, as in 'pytest tests/test_a.py::test_b'"
+        )
+    return Command(text, "pytest", target, tuple(argv))
