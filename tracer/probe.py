@@ -1,0 +1,1041 @@
+"""Runs one command inside its own interpreter and records which functions of the scope it calls.
+
+Usage: PYTHON probe.py CONFIG.json. This file is executed by path in the target's interpreter, so it is one file,
+uses the standard library alone, and keeps to the syntax of Python 3.6. It never raises into the program, calls
+none of its code and keeps none of its objects alive except code objects. docs/trace_format.md describes what it
+writes; docs/how_it_works.md says why it works as it does.
+"""
+
+import os
+import sys
+
+if __name__ == "__main__" and sys.path and os.path.realpath(sys.path[0]) == os.path.dirname(os.path.realpath(__file__)):
+    del sys.path[0]  # our own folder: its trace.py would hide the standard library's
+
+import _thread
+import mmap
+import struct
+import threading
+import time
+import zlib
+
+VERSION = 1
+MAGIC = b"XLTRACE\n"
+ENTER, LEAVE, RAISE, RESUME = 0, 1, 2, 3  # the low three bits of a word; the rest is the code's number
+UNKNOWN = 1  # the first exception type: one whose name could not be seen
+CHUNK = 1 << 16  # words in a stream's buffer: 256 KiB
+SMALL_CHUNK = 1 << 12  # for threads after the first, since a program may start thousands
+TOOL_NAME = "xlocal"
+
+CO_OPTIMIZED = 0x1
+RESUMABLE = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
+IGNORED = 0
+SPECIAL = -1  # codes outside the scope that the hook must look at: thread starts, process starts, seeded modules
+
+TESTING = bool(os.environ.get("XLOCAL_TESTING"))
+
+
+def dumps(value):
+    """JSON of plain values; the json module stays unimported, so that the program finds it as it left it."""
+    if value is None or value is True or value is False:
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, (int, float)):
+        return repr(value)
+    if isinstance(value, str):
+        return '"' + "".join(map(_escaped, value)) + '"'
+    if isinstance(value, dict):
+        return "{" + ",".join(dumps(key) + ":" + dumps(item) for key, item in value.items()) + "}"
+    return "[" + ",".join(map(dumps, value)) + "]"
+
+
+def _escaped(char):
+    if char in '"\\':
+        return "\\" + char
+    if " " <= char <= "~":
+        return char
+    number = ord(char)
+    if number < 0x10000:
+        return "\\u%04x" % number
+    number -= 0x10000
+    return "\\u%04x\\u%04x" % (0xD800 + (number >> 10), 0xDC00 + (number & 0x3FF))
+
+
+def read_config(path):
+    """The configuration: a JSON text of our own, read as the Python expression that it also is.
+
+    It comes as UTF-8 without escapes, since Python reads a surrogate pair as two characters.
+    """
+    with open(path, encoding="utf-8", errors="surrogateescape") as file:
+        text = file.read()
+    config = eval(text, {"__builtins__": {}, "null": None, "true": True, "false": False})
+    config["text"] = text
+    return config
+
+
+class TraceWriter:
+    """The trace file: a magic line, then records of kind (1 byte), stream (4), length (4) and payload."""
+
+    def __init__(self, folder, stem):
+        self.folder = folder
+        self.descriptor, self.path = self._create(stem)
+        self.lock = _thread.allocate_lock()
+        self.failed = None
+        os.write(self.descriptor, MAGIC)
+
+    def _create(self, stem):
+        number = 0
+        while True:
+            path = os.path.join(self.folder, stem + ("-%d" % number if number else "") + ".xtrace")
+            try:
+                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644), path
+            except FileExistsError:
+                number += 1
+
+    def write(self, kind, stream, payload):
+        """Append one record; a failure (a full disk) is kept for the footer and ends the recording of data."""
+        record = struct.pack("<cII", kind, stream, len(payload)) + payload
+        with self.lock:
+            if self.failed:
+                return
+            try:
+                while record:
+                    record = record[os.write(self.descriptor, record) :]
+            except OSError as error:
+                self.failed = error.strerror or "write failed"
+                try:
+                    sys.__stderr__.write("xlocal: cannot write %s: %s\n" % (self.path, self.failed))
+                except (OSError, ValueError, AttributeError):
+                    pass  # no stderr to say it on; the reader will see the cut
+
+    def write_json(self, kind, stream, value):
+        self.write(kind, stream, dumps(value).encode("ascii"))
+
+
+class Stream:
+    """The words of one thread, in a buffer that is shared with a file, so that nothing is lost by a sudden death.
+
+    `words[0]` is the number of the chunk that the buffer holds; the reader takes the buffer's file when the
+    process ended before it could write its last chunk.
+    """
+
+    def __init__(self, recorder, number, small):
+        self.recorder = recorder
+        self.number = number
+        self.ident = _thread.get_ident()
+        self.tail = "%s.%d" % (recorder.writer.path, number)
+        self.words = memoryview(self._buffer((SMALL_CHUNK if small else CHUNK) * 4)).cast("I")
+        self.chunk = self.words[0] = 1
+        self.flushed = 0  # words in the chunks written so far
+        self.position = None  # set by the hook that writes into this stream: () -> index of the next word
+        self.rebind = None  # likewise: (words) -> None, after a fork
+
+    def _buffer(self, size):
+        try:
+            descriptor = os.open(self.tail, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o644)
+            try:
+                # Real blocks, not a hole: writing into a hole of a full disk would kill the program by SIGBUS.
+                zeros = bytes(size)
+                while zeros:
+                    zeros = zeros[os.write(descriptor, zeros) :]
+                return mmap.mmap(descriptor, size)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            self.drop_tail()
+            return mmap.mmap(-1, size)
+
+    def flush(self, end):
+        """Write `words[1:end]` as one chunk and return the index where the next word goes."""
+        payload = zlib.compress(bytes(self.words[1:end]), 1)
+        self.recorder.writer.write(b"C", self.number, struct.pack("<I", self.chunk) + payload)
+        self.chunk += 1
+        self.flushed += end - 1
+        self.words[0] = self.chunk
+        self.words[1:end] = memoryview(bytes((end - 1) * 4)).cast("I")
+        return 1
+
+    def place(self):
+        """Where this stream stands: `[number, words written]`, as stored for what is started from here."""
+        return [self.number, self.flushed + self.position() - 1]
+
+    def drop_tail(self):
+        try:
+            os.unlink(self.tail)
+        except OSError:
+            pass  # already gone, or never made
+
+
+class Recorder:
+    """Everything that is recorded of one process: codes, exception types, streams, and what the footer says."""
+
+    def __init__(self, config, stem, parent, backend):
+        self.config = config
+        self.parent = parent
+        self.backend = backend
+        self.scope = [os.path.normcase(path) for path in config["scope"]]
+        self.tokens = {}  # id(code) -> token; the codes are kept alive below, so that an id is never used twice
+        self.codes = []
+        self.types = {}  # id(type) -> number
+        self.kept_types = [None]
+        self.streams = []
+        self.outside = {}
+        self.inside_file = {}
+        self.thread_starts = {}
+        self.main_code = None
+        self.lock = _thread.allocate_lock()
+        self.recorded = 0
+        self.warnings = []
+        self.closed = False
+        self.open(stem, parent)
+
+    def open(self, stem, parent):
+        self.writer = TraceWriter(self.config["out"], stem)
+        self.writer.write_json(
+            b"H",
+            0,
+            {
+                "version": VERSION,
+                "pid": os.getpid(),
+                "python": list(sys.version_info[:3]),
+                "implementation": sys.implementation.name,
+                "executable": sys.executable,
+                "backend": self.backend,
+                "argv": list(self.config["argv"]),
+                "parent": parent,
+                "started": time.time(),
+            },
+        )
+
+    def stream(self, small):
+        """A stream for the calling thread; one whose thread has ended gives its buffer's space back first."""
+        with self.lock:
+            self._retire_ended_threads()
+            stream = Stream(self, len(self.streams), small)
+            self.streams.append(stream)
+        thread = threading._active.get(stream.ident)  # current_thread() would invent a dummy thread
+        started = self.thread_starts.pop(id(thread), None)
+        name = thread.name if type(thread) is threading.Thread else ""
+        self.writer.write_json(b"T", stream.number, {"ident": stream.ident, "name": name, "started_at": started})
+        return stream
+
+    def _retire_ended_threads(self):
+        if not self.streams or len(self.streams) % 64:
+            return
+        alive = sys._current_frames()
+        for stream in self.streams:
+            if stream.ident not in alive:
+                self.retire(stream)
+
+    def retire(self, stream):
+        """Write what the stream of an ended thread still holds and give its buffer back."""
+        if stream.words is not None and stream.position is not None:
+            stream.flush(stream.position())
+            stream.drop_tail()
+            stream.words = None
+
+    def is_new_thread(self, ident):
+        return id(threading._active.get(ident)) in self.thread_starts
+
+    def token(self, code, frame):
+        """The token of a code seen for the first time: its number shifted, negative for special ones, or IGNORED."""
+        with self.lock:
+            known = self.tokens.get(id(code))
+            if known is not None:
+                return known
+            token = self._classify(code, frame)
+            self.codes.append(code)
+            self.tokens[id(code)] = token
+            return token
+
+    def _classify(self, code, frame):
+        filename, name = code.co_filename, code.co_name
+        if code is self.main_code:
+            return IGNORED
+        imported = name == "<module>" and _is_import(frame)
+        if not imported and not self.is_inside(filename):
+            self.outside[filename] = True
+            return SPECIAL if _is_special(filename, name) else IGNORED
+        if imported and _is_seeded(filename):
+            return SPECIAL
+        self.recorded += 1
+        resumable = bool(code.co_flags & RESUMABLE)
+        kind = "module" if name == "<module>" else "function"
+        if imported:
+            kind = "import"
+        elif resumable:
+            kind = "generator"
+        elif not code.co_flags & CO_OPTIMIZED and kind == "function":
+            kind = "class"
+        path = os.path.abspath(filename)
+        self.writer.write_json(b"F", 0, [self.recorded, path, code.co_firstlineno, name, kind])
+        token = self.recorded << 3
+        return -token if resumable else token
+
+    def is_inside(self, filename):
+        inside = self.inside_file.get(filename)
+        if inside is None:
+            path = os.path.normcase(os.path.abspath(filename))
+            inside = self.inside_file[filename] = any(_is_under(path, prefix) for prefix in self.scope)
+        return inside
+
+    def exception_number(self, kind):
+        """The number of an exception type; its name is written when it is seen for the first time."""
+        number = self.types.get(id(kind))
+        if number is None:
+            with self.lock:
+                self.kept_types.append(kind)
+                number = self.types[id(kind)] = len(self.kept_types)
+                self.writer.write_json(b"X", 0, [number, _type_name(kind)])
+        return number
+
+    def note_start(self, code, frame):
+        """Remember which call starts a thread or a process, when `code` is the library function that does so."""
+        stream = self.stream_of_thread(_thread.get_ident())
+        if stream is None:
+            return
+        if code.co_name == "start":
+            started = frame.f_locals.get("self")
+            self.thread_starts[id(started)] = stream.place()
+        else:
+            os.environ["XLOCAL_PARENT"] = ":".join(map(str, [os.getpid()] + stream.place()))
+
+    def stream_of_thread(self, ident):
+        for stream in reversed(self.streams):
+            if stream.ident == ident and stream.words is not None:
+                return stream
+        return None
+
+    def warn(self, slug, text):
+        self.warnings.append([slug, text])
+
+    def close(self, ending):
+        """Write the last chunks and the footer; what other threads still record is dropped."""
+        with self.lock:
+            if self.closed:
+                return
+            self.closed = True
+        for stream in self.streams:
+            if stream.words is not None and stream.position is not None:
+                stream.flush(stream.position())
+        footer = {"streams": len(self.streams), "codes": self.recorded, "warnings": self.warnings, "ending": ending}
+        outside = [path for path in self.outside if not path.startswith("<") and path != __file__]
+        footer["outside"] = sorted(outside)[:5000]
+        self.writer.write_json(b"E", 0, footer)
+        if self.writer.failed is None:
+            for stream in self.streams:
+                stream.drop_tail()
+
+    def restart_in_child(self):
+        """After a fork: a file of its own, and nothing written into the parent's shared buffers."""
+        ident = _thread.get_ident()
+        mine = self.stream_of_thread(ident)
+        parent = [self.fork_parent] + (mine.place() if mine else [0, 0])
+        streams, self.streams = self.streams, []
+        os.close(self.writer.descriptor)
+        self.lock = _thread.allocate_lock()
+        self.open("child-%d" % os.getpid(), parent)
+        for code in self.codes:
+            self._write_again(code)
+        for number, kind in enumerate(self.kept_types[1:], 2):
+            self.writer.write_json(b"X", 0, [number, _type_name(kind)])
+        fresh = self.stream(small=False)
+        if mine is not None:
+            fresh.position, fresh.rebind = mine.position, mine.rebind
+            fresh.rebind(fresh)
+        for stream in streams:
+            stream.words = None
+
+    def _write_again(self, code):
+        token = self.tokens[id(code)]
+        if token in (IGNORED, SPECIAL):
+            return
+        kind = "generator" if token < 0 else "function"
+        if code.co_name == "<module>":
+            kind = "import"
+        elif token > 0 and not code.co_flags & CO_OPTIMIZED:
+            kind = "class"
+        row = [abs(token) >> 3, os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name, kind]
+        self.writer.write_json(b"F", 0, row)
+
+
+def _is_under(path, prefix):
+    if path == prefix:
+        return True
+    if not prefix.endswith(os.sep) or not path.startswith(prefix):
+        return False
+    # An environment that lies inside the project is not the project.
+    rest = path[len(prefix) :].split(os.sep)
+    return "site-packages" not in rest and "dist-packages" not in rest
+
+
+def _is_import(frame):
+    """True when a module's code is run by the import system (pytest's import hook counts), not by exec."""
+    caller = frame.f_back
+    while caller is not None and caller.f_code.co_filename == __file__:
+        caller = caller.f_back
+    if caller is None:
+        return False
+    code = caller.f_code
+    return code.co_filename.startswith("<frozen importlib") or code.co_name == "exec_module"
+
+
+def _is_special(filename, name):
+    base = os.path.basename(filename)
+    return (base, name) in (
+        ("threading.py", "start"),
+        ("subprocess.py", "_execute_child"),
+        ("util.py", "spawnv_passfds"),
+    )
+
+
+def _is_seeded(filename):
+    return filename.endswith(("numpy/random/__init__.py", "/random.py")) and (
+        "numpy" in filename or filename == os.path.join(os.path.dirname(os.__file__), "random.py")
+    )
+
+
+def _seed(filename, seed):
+    module = sys.modules.get("numpy.random" if "numpy" in filename else "random")
+    if seed is not None and hasattr(module, "seed"):
+        module.seed(seed)
+
+
+def _type_name(kind):
+    module = type.__getattribute__(kind, "__module__")
+    name = type.__getattribute__(kind, "__qualname__")
+    if not isinstance(module, str) or module == "builtins":
+        return str(name)
+    return "%s.%s" % (module, name)
+
+
+# --- sys.setprofile: Python 3.6 and later -----------------------------------------------------------------------
+
+
+def _opcodes(*names):
+    import opcode
+
+    return frozenset(opcode.opmap[name] for name in names if name in opcode.opmap)
+
+
+class ProfileBackend:
+    """Records by sys.setprofile: a hook of its own for each thread."""
+
+    name = "setprofile"
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.ends = _opcodes("RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR")
+        self.yield_from = _opcodes("YIELD_FROM")
+        self.bytecode = {}
+        self.hook = None
+
+    def start(self):
+        self.previous = sys.getprofile()
+        self.previous_threads = threading._profile_hook
+        threading.setprofile(self._first_event)
+        self.hook = self._hook(self.recorder.stream(small=False))
+        if self.previous is not None:
+            self.recorder.warn("hook-replaced", "another profile function was active and did not see this run")
+        sys.setprofile(self.hook)
+
+    def stop(self):
+        """Take the hook off the main thread; say so when it was not there any more."""
+        if sys.getprofile() is not self.hook:
+            self.recorder.warn(
+                "hook-lost",
+                "the profile hook was gone when the script ended, so calls after that are missing: the program set "
+                "its own profile function, or it reached the recursion limit (Python then drops the hook)",
+            )
+        sys.setprofile(self.previous)
+        threading.setprofile(self.previous_threads)
+
+    def _first_event(self, frame, event, arg):
+        if self.recorder.closed:
+            sys.setprofile(None)
+            return
+        hook = self._hook(self.recorder.stream(small=True))
+        sys.setprofile(hook)
+        hook(frame, event, arg)
+
+    def _left_by_exception(self, frame):
+        """Whether a frame that 'returns' None is being unwound: its last instruction is no return and no yield."""
+        code = frame.f_code
+        bytecode = self.bytecode.get(id(code))
+        if bytecode is None:
+            bytecode = self.bytecode[id(code)] = code.co_code  # computed anew at each access on 3.11 and later
+        last = frame.f_lasti
+        if last < 0:
+            return True  # closed or thrown into before its first instruction
+        if bytecode[last] in self.ends:
+            return False
+        return not (last + 2 < len(bytecode) and bytecode[last + 2] in self.yield_from)
+
+    def _hook(self, stream):
+        """The profile function of one thread. Hot: locals and cells only."""
+        tokens_get = self.recorder.tokens.get
+        new_token, note_start = self.recorder.token, self.recorder.note_start
+        left_by_exception, catch_type = self._left_by_exception, self._catch_type
+        words, at, limit = stream.words, 1, len(stream.words) - 2
+        generators = {}  # id(frame) of one that is not finished -> its serial number in this stream
+        serials = 0
+        id_ = id
+
+        def hook(frame, event, arg):
+            nonlocal at
+            if event == "call":
+                code = frame.f_code
+                token = tokens_get(id_(code))
+                if token is None:
+                    token = new_token(code, frame)
+                if token > 0:
+                    words[at] = token
+                    at += 1
+                    if at > limit:
+                        at = stream.flush(at)
+                elif token < 0:
+                    special_call(token, code, frame)
+            elif event == "return":
+                token = tokens_get(id_(frame.f_code), 0)
+                if token > 0:
+                    if arg is None and left_by_exception(frame):
+                        unwind(token, frame)
+                    else:
+                        words[at] = token | LEAVE
+                        at += 1
+                        if at > limit:
+                            at = stream.flush(at)
+                elif token < 0:
+                    special_return(token, frame, arg)
+
+        def write(*new_words):
+            nonlocal at
+            for word in new_words:
+                words[at] = word
+                at += 1
+            if at > limit:
+                at = stream.flush(at)
+
+        def special_call(token, code, frame):
+            nonlocal serials
+            if token == SPECIAL:
+                if code.co_name != "<module>":
+                    note_start(code, frame)
+                return
+            serial = generators.get(id_(frame))
+            if serial is not None and frame.f_lasti >= 0:
+                write(-token | RESUME, serial)
+                return
+            serials += 1
+            generators[id_(frame)] = serials
+            write(-token | ENTER)
+
+        def special_return(token, frame, arg):
+            if token == SPECIAL:
+                if frame.f_code.co_name == "<module>":
+                    _seed(frame.f_code.co_filename, self.recorder.config.get("seed"))
+                return
+            if arg is None and left_by_exception(frame):
+                generators.pop(id_(frame), None)
+                unwind(-token, frame)
+                return
+            if self._finished(frame):
+                generators.pop(id_(frame), None)
+            write(-token | LEAVE)
+
+        def unwind(token, frame):
+            write(token | RAISE, UNKNOWN)
+            if at > 1:
+                catch_type(frame, words, at - 1)
+
+        def position():
+            return at
+
+        def rebind(fresh):
+            nonlocal stream, words, at, serials
+            stream, words, at, serials = fresh, fresh.words, 1, 0
+            generators.clear()  # those begun before the fork are new to this process's tree
+
+        stream.position, stream.rebind = position, rebind
+        return hook
+
+    def _finished(self, frame):
+        code = frame.f_code
+        bytecode = self.bytecode.get(id(code))
+        if bytecode is None:
+            bytecode = self.bytecode[id(code)] = code.co_code
+        return bytecode[frame.f_lasti] in self.returns
+
+    @property
+    def returns(self):
+        returns = _opcodes("RETURN_VALUE", "RETURN_CONST")
+        self.__class__.returns = returns
+        return returns
+
+    def _catch_type(self, frame, words, at):
+        """Learn the type of the exception that is leaving `frame`, which a profile function is not told.
+
+        The caller's trace function is: it gets an 'exception' event right after this return. So one is set for
+        just that moment, unless the program traces itself.
+        """
+        caller = frame.f_back
+        if caller is None or sys.gettrace() is not None or caller.f_trace is not None:
+            return
+        chunk = words[0]
+        number = self.recorder.exception_number
+
+        def trace(frame, event, arg):
+            sys.settrace(None)
+            caller.f_trace = None
+            if event == "exception" and frame is caller and words[0] == chunk and words[at] == UNKNOWN:
+                words[at] = number(arg[0])
+
+        caller.f_trace = trace
+        sys.settrace(trace)
+
+
+# --- sys.monitoring: Python 3.12 and later ----------------------------------------------------------------------
+
+
+class MonitoringBackend:
+    """Records by sys.monitoring: events of code outside the scope are switched off when first seen."""
+
+    name = "monitoring"
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.monitoring = sys.monitoring
+        free = [number for number in (4, 3, 1, 2, 5, 0) if sys.monitoring.get_tool(number) is None]
+        if not free:
+            raise SystemExit("xlocal: all tool numbers of sys.monitoring are in use; use --backend setprofile")
+        self.tool = free[0]
+        self.states = {}
+
+    def start(self):
+        events = self.monitoring.events
+        self.monitoring.use_tool_id(self.tool, TOOL_NAME)
+        self.events = events.PY_START | events.PY_RESUME | events.PY_RETURN | events.PY_YIELD
+        self.events |= events.PY_UNWIND | events.PY_THROW
+        for event, callback in self._callbacks(events):
+            self.monitoring.register_callback(self.tool, event, callback)
+        self.monitoring.set_events(self.tool, self.events)
+
+    def stop(self):
+        """Stop the events for all threads; say so when another tool had taken our place."""
+        if self.monitoring.get_tool(self.tool) != TOOL_NAME or self.monitoring.get_events(self.tool) != self.events:
+            self.recorder.warn("hook-lost", "another tool switched the monitoring events off during the run")
+            return
+        self.monitoring.set_events(self.tool, 0)
+        self.monitoring.free_tool_id(self.tool)
+
+    def _callbacks(self, events):
+        """The event callbacks. They share the current thread's buffer in cells: after get_ident() returns there
+        is no point at which the interpreter could switch threads before the word is written."""
+        recorder = self.recorder
+        tokens_get, new_token = recorder.tokens.get, recorder.token
+        note_start, exception_number = recorder.note_start, recorder.exception_number
+        disable = self.monitoring.DISABLE
+        get_ident, id_, get_frame = _thread.get_ident, id, sys._getframe
+        states = self.states
+        current, words, at, limit = None, None, 1, 0
+        stream, generators = None, None
+
+        def switch(ident):
+            nonlocal current, words, at, limit, stream, generators
+            if current is not None:
+                states[current][1] = at
+            state = states.get(ident)
+            # An ident is used again when its thread has ended; a thread whose start is still unclaimed is new.
+            if state is None or state[0].words is None or recorder.is_new_thread(ident):
+                if state is not None:
+                    recorder.retire(state[0])
+                fresh = recorder.stream(small=bool(states))
+                state = states[ident] = [fresh, 1, {}]
+                bind(fresh, state, ident)
+            stream, at, generators = state
+            words, limit, current = stream.words, len(stream.words) - 2, ident
+
+        def bind(fresh, state, ident):
+            def position():
+                return at if current == ident else state[1]
+
+            def rebind(new):
+                nonlocal current
+                current = None
+                states.clear()
+                states[ident] = [new, 1, {}]
+
+            fresh.position, fresh.rebind = position, rebind
+
+        def write(*new_words):
+            nonlocal at
+            ident = get_ident()
+            if ident != current:
+                switch(ident)
+            for word in new_words:
+                words[at] = word
+                at += 1
+            if at > limit:
+                at = stream.flush(at)
+
+        def py_start(code, offset):
+            nonlocal at
+            token = tokens_get(id_(code))
+            if token is None:
+                token = new_token(code, get_frame(1))
+            if token > 0:
+                ident = get_ident()
+                if ident != current:
+                    switch(ident)
+                words[at] = token
+                at += 1
+                if at > limit:
+                    at = stream.flush(at)
+                return None
+            if token == IGNORED:
+                return disable
+            if token == SPECIAL:
+                if code.co_name != "<module>":
+                    ensure_stream()
+                    note_start(code, get_frame(1))
+                return None
+            begin(token, get_frame(1))
+            return None
+
+        def ensure_stream():
+            ident = get_ident()
+            if ident != current:
+                switch(ident)
+
+        def begin(token, frame):
+            ensure_stream()
+            generators[id_(frame)] = generators.get(None, 0) + 1
+            generators[None] = generators[id_(frame)]
+            write(-token | ENTER)
+
+        def py_resume(code, offset, _exception=None):
+            token = tokens_get(id_(code))
+            if token is None:
+                token = new_token(code, get_frame(1))
+            if token >= 0 or token == SPECIAL:
+                return disable if _exception is None else None
+            frame = get_frame(1)
+            ensure_stream()
+            serial = generators.get(id_(frame))
+            if serial is None:
+                begin(token, frame)
+            else:
+                write(-token | RESUME, serial)
+            return None
+
+        def py_return(code, offset, value):
+            nonlocal at
+            token = tokens_get(id_(code), 0)
+            if token > 0:
+                ident = get_ident()
+                if ident != current:
+                    switch(ident)
+                words[at] = token | LEAVE
+                at += 1
+                if at > limit:
+                    at = stream.flush(at)
+                return None
+            if token == IGNORED:
+                return disable
+            if token == SPECIAL:
+                if code.co_name == "<module>":
+                    _seed(code.co_filename, recorder.config.get("seed"))
+                return None
+            ensure_stream()
+            generators.pop(id_(get_frame(1)), None)
+            write(-token | LEAVE)
+            return None
+
+        def py_yield(code, offset, value):
+            token = tokens_get(id_(code), 0)
+            if token >= 0 or token == SPECIAL:
+                return disable
+            write(-token | LEAVE)
+            return None
+
+        def py_unwind(code, offset, exception):
+            token = tokens_get(id_(code), 0)
+            if token == IGNORED or token == SPECIAL:
+                return
+            if token < 0:
+                ensure_stream()
+                generators.pop(id_(get_frame(1)), None)
+                token = -token
+            write(token | RAISE, exception_number(type(exception)))
+
+        return [
+            (events.PY_START, py_start),
+            (events.PY_RESUME, py_resume),
+            (events.PY_THROW, py_resume),
+            (events.PY_RETURN, py_return),
+            (events.PY_YIELD, py_yield),
+            (events.PY_UNWIND, py_unwind),
+        ]
+
+
+# --- running the command ----------------------------------------------------------------------------------------
+
+
+def choose_backend(wanted):
+    """The backend's class by name: 'auto' takes the cheapest that this interpreter has."""
+    if wanted == "setprofile" or (wanted == "auto" and not hasattr(sys, "monitoring")):
+        return ProfileBackend
+    if not hasattr(sys, "monitoring"):
+        raise SystemExit("xlocal: this Python has no sys.monitoring (3.12 or later has); use --backend setprofile")
+    return MonitoringBackend
+
+
+def watch_children(recorder):
+    """Follow forks, and have Python programs started from here record themselves."""
+    recorder.fork_parent = os.getpid()
+
+    def in_child():
+        if not recorder.closed:
+            recorder.restart_in_child()
+        recorder.fork_parent = os.getpid()
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=in_child)
+    elif hasattr(os, "fork"):
+        _wrap_fork(in_child)  # 3.6 has no such hook
+    folder = os.path.join(recorder.config.get("hook") or recorder.config["out"], "hook")
+    if not os.path.exists(os.path.join(folder, "sitecustomize.py")):
+        _write_hook(folder)
+    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(recorder.config["text"])
+    paths = [folder] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["XLOCAL_PARENT"] = "%d:0:0" % os.getpid()
+
+
+def _wrap_fork(in_child):
+    fork = os.fork
+
+    def fork_and_record():
+        pid = fork()
+        if pid == 0:
+            in_child()
+        return pid
+
+    fork_and_record.__name__, fork_and_record.__doc__ = "fork", fork.__doc__
+    os.fork = fork_and_record
+
+
+HOOK = """# Lets a Python program that a recorded one starts record itself, then steps aside.
+import os, sys
+folder = os.path.dirname(os.path.abspath(__file__))
+sys.path[:] = [path for path in sys.path if os.path.abspath(path) != folder]
+sys.modules.pop("sitecustomize", None)
+try:
+    import sitecustomize
+except ImportError:
+    pass
+if "XLOCAL_PARENT" in os.environ:
+    from importlib.machinery import SourceFileLoader
+    import types
+    loader = SourceFileLoader("_xlocal_probe", %r)
+    probe = types.ModuleType(loader.name)
+    probe.__file__ = loader.path
+    exec(loader.get_code(loader.name), probe.__dict__)
+    probe.attach(os.path.join(folder, "config.json"))
+"""
+
+
+def _write_hook(folder):
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "sitecustomize.py"), "w") as file:
+        file.write(HOOK % os.path.abspath(__file__))
+
+
+def attach(config_path):
+    """Start recording in a process that a recorded program has started; called by the hook that it inherits."""
+    config = read_config(config_path)
+    config["argv"] = getattr(sys, "argv", None) or getattr(sys, "orig_argv", [""])
+    parent = [int(part) for part in os.environ["XLOCAL_PARENT"].split(":")]
+    if parent[0] == os.getpid():
+        return  # the recorded process itself, which executed another program in its own place
+    start_recording(config, "child-%d" % os.getpid(), parent)
+
+
+def start_recording(config, stem, parent, main_code=None):
+    """Record from here on; returns `(recorder, backend)`. The footer is written when the interpreter ends."""
+    import atexit
+
+    kind = choose_backend(config["backend"])
+    recorder = Recorder(config, stem, parent, kind.name)
+    recorder.main_code = main_code
+    recorder.ending = None
+    watch_children(recorder)
+    backend = kind(recorder)
+    _seed_imported(config.get("seed"))
+
+    def finish():
+        stop_once(backend, recorder)
+        recorder.close(recorder.ending)
+
+    atexit.register(finish)  # first registered, so last to run: after the threads have ended
+    backend.start()
+    return recorder, backend
+
+
+def stop_once(backend, recorder):
+    if not getattr(backend, "stopped", False):
+        backend.stopped = True
+        backend.stop()
+
+
+def _seed_imported(seed):
+    if seed is not None:
+        for name in ("random", "numpy.random"):
+            if name in sys.modules:
+                sys.modules[name].seed(seed)
+
+
+def fix_temporary_names(seed):
+    """Temporary files get the same names in each run, so that paths do not make two runs differ."""
+    if seed is None:
+        return
+    import random
+    import tempfile
+
+    names = tempfile._RandomNameSequence()
+    names._rng, names._rng_pid = random.Random(seed), os.getpid()
+    tempfile._name_sequence = names
+
+
+class Program:
+    """What is to be run: prepared like `python script.py`, `python -m module` or `pytest NODEID` would."""
+
+    def __init__(self, config):
+        import types
+
+        self.mode, self.target = config["mode"], config["target"]
+        self.module = types.ModuleType("__main__")
+        self.module.__dict__["__builtins__"] = sys.modules["builtins"]
+        sys.modules["__main__"] = self.module
+        sys.argv[:] = config["argv"]
+        self.code = None
+        if self.mode == "script":
+            self._prepare_script()
+        elif self.mode == "module":
+            sys.path.insert(0, os.getcwd())
+        elif self.mode == "pytest":
+            self.code = compile("import sys, pytest\nsys.exit(pytest.main())\n", "<pytest>", "exec")
+
+    def _prepare_script(self):
+        from importlib.machinery import SourceFileLoader
+
+        sys.path.insert(0, os.path.dirname(os.path.realpath(self.target)))
+        names = {"__file__": self.target, "__cached__": None, "__package__": None, "__spec__": None}
+        self.module.__dict__.update(names, __loader__=SourceFileLoader("__main__", self.target))
+        with open(self.target, "rb") as file:
+            source = file.read()
+        self.code = compile(source, self.target, "exec", dont_inherit=True)
+
+    def run(self):
+        if self.mode == "module":
+            import runpy
+
+            runpy._run_module_as_main(self.target, alter_argv=True)
+        else:
+            exec(self.code, self.module.__dict__)
+
+
+def describe_exception(error):
+    """The uncaught exception and its causes as plain values: `[{type, message, frames}]`, the last raised first.
+
+    A frame is `[file, first line of its function, name, line]`, from the outermost to the raise.
+    """
+    described, seen = [], set()
+    while error is not None and id(error) not in seen and len(described) < 10:
+        seen.add(id(error))
+        frames, traceback = [], error.__traceback__
+        while traceback is not None:
+            code = traceback.tb_frame.f_code
+            if code.co_filename != __file__:
+                row = [os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name, traceback.tb_lineno]
+                frames.append(row)
+            traceback = traceback.tb_next
+        if len(frames) > 400:
+            frames = frames[:100] + frames[-300:]
+        described.append({"type": _type_name(type(error)), "message": _message(error), "frames": frames})
+        if error.__cause__ is not None:
+            error = error.__cause__
+        else:
+            error = None if error.__suppress_context__ else error.__context__
+    return described
+
+
+def _message(error):
+    """The exception's text where reading it runs no code of the program."""
+    arguments = error.args
+    if all(type(argument) in (str, int, float, bool, type(None)) for argument in arguments):
+        text = str(arguments[0]) if len(arguments) == 1 else (repr(arguments) if arguments else "")
+        return text[:1000]
+    return None
+
+
+def run_recorded(program, backend, recorder):
+    """Run the program to its end, threads included; returns `(exit status, uncaught exception or None)`.
+
+    What Python would print of an uncaught exception is printed.
+    """
+    status, uncaught = 0, None
+    try:
+        program.run()
+    except SystemExit as stop:
+        status = _exit_status(stop.code)
+    except BaseException as error:  # whatever ends the program is reported exactly as the interpreter would
+        uncaught = describe_exception(error)
+        _print_uncaught(error)
+        status = 130 if isinstance(error, KeyboardInterrupt) else 1
+    _wait_for_threads()
+    stop_once(backend, recorder)
+    return status, uncaught
+
+
+def _wait_for_threads():
+    """What the interpreter does next anyway; done here, so that the threads are recorded to their end."""
+    for thread in list(threading._active.values()):
+        if thread is not threading.main_thread() and not thread.daemon and thread.ident != _thread.get_ident():
+            thread.join()
+
+
+def _exit_status(code):
+    if code is None:
+        return 0
+    if isinstance(code, int):
+        return code & 0xFF
+    sys.stderr.write("%s\n" % (code,))
+    return 1
+
+
+def _print_uncaught(error):
+    traceback = error.__traceback__
+    while traceback is not None and traceback.tb_frame.f_code.co_filename == __file__:
+        traceback = traceback.tb_next
+    sys.excepthook(type(error), error.with_traceback(traceback), traceback)
+
+
+def main():
+    """Run the command of the configuration file that the command line names, recorded."""
+    config = read_config(sys.argv[1])
+    fix_temporary_names(config.get("seed"))
+    try:
+        program = Program(config)
+    except (SyntaxError, ValueError) as error:
+        _print_uncaught(error.with_traceback(None))
+        return 1
+    recorder, backend = start_recording(config, "main", None, program.code)
+    status, uncaught = run_recorded(program, backend, recorder)
+    recorder.ending = {"status": status, "uncaught": uncaught}
+    return status
+
+
+if __name__ == "__main__":
+    _kept = sys.modules["__main__"]
+    sys.exit(main())
