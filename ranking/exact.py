@@ -1,0 +1,228 @@
+"""The exact search: banded by what is known of the optimum, doubled until it is proven, or full where that is cheaper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from xlocal.ranking import kernel
+from xlocal.ranking.kernel import Band, Longs, Order
+from xlocal.ranking.reduce import Side, classes, depths_of
+from xlocal.tracer.calltree import IntArray
+
+Progress = Callable[[str, float], None]
+CHUNK = 200_000_000  # cells between two chances to report progress or to be interrupted: well under a second
+TABLE_CELLS = 400_000_000  # most entries of one int32 table (1.6 GB)
+WIDEST = 3000  # largest threshold of a banded search; its four string tables then take 290 MB
+DENSE = 100_000_000  # most pairs of heads to visit for predicting a full search
+
+
+@dataclass(slots=True)
+class Best:
+    """What is known of the distance so far; `pair` is a mapping of that cost, shape `(len(a),)`, -1: deleted."""
+
+    cost: int
+    lower: int
+    pair: IntArray
+
+    def offer(self, cost: int, pair: IntArray) -> None:
+        """Keep this mapping if it is cheaper."""
+        if cost < self.cost:
+            self.cost, self.pair = cost, pair
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Both trees in one order; `back_a[i]` is the preorder number of node i of that order."""
+
+    a: Order
+    b: Order
+    back_a: IntArray
+    back_b: IntArray
+    mirrored: bool
+
+    def pair(self, match: IntArray) -> IntArray:
+        """A mapping in this order as one in preorder."""
+        pair = np.full(len(match), -1, np.int32)
+        kept = match >= 0
+        pair[self.back_a[kept]] = self.back_b[match[kept]]
+        return pair
+
+
+def cost_of(a: Side, b: Side, pair: IntArray) -> int:
+    """The cost of a mapping: nodes without a pair, and renames."""
+    kept = np.flatnonzero(pair >= 0)
+    renames = np.count_nonzero(a.label[kept] != b.label[pair[kept]])
+    return len(a) + len(b) - 2 * len(kept) + int(renames)
+
+
+def improve(a: Side, b: Side, best: Best, *, budget: float, paper: bool, progress: Progress) -> None:
+    """Bring `best` to the optimum (`lower == cost`), or as near as `budget` cells of work allow."""
+    views = both_views(a, b)
+    full = min((plan_full(view, paper) for view in views), key=lambda plan: plan.cells)
+    spent = banded(views, best, most=min(budget, full.cells), paper=paper, progress=progress)
+    if best.lower < best.cost and full.cells <= budget - spent:
+        pair = full.run(paper, progress)
+        best.offer(cost_of(a, b, pair), pair)
+        best.lower = best.cost
+
+
+def both_views(a: Side, b: Side) -> tuple[View, View]:
+    """The trees in postorder and in reversed preorder (where last children take the place of first children)."""
+    kind = classes(np.concatenate((a.label, b.label)), np.concatenate((a.size, b.size)))
+    kinds = kind[: len(a)], kind[len(a) :]
+    plain = [ordered(side, kind, mirrored=False) for side, kind in zip((a, b), kinds, strict=True)]
+    mirror = [ordered(side, kind, mirrored=True) for side, kind in zip((a, b), kinds, strict=True)]
+    return (
+        View(plain[0][0], plain[1][0], plain[0][1], plain[1][1], False),
+        View(mirror[0][0], mirror[1][0], mirror[0][1], mirror[1][1], True),
+    )
+
+
+def ordered(side: Side, kind: IntArray, *, mirrored: bool) -> tuple[Order, IntArray]:
+    """One tree as an `Order`, and the preorder number of each of its nodes."""
+    n = len(side)
+    before = np.arange(n, dtype=np.int32)
+    after = before - depths_of(side.size) + side.size - 1
+    back = np.empty(n, np.int32)
+    if mirrored:
+        back, other = before[::-1].copy(), n - 1 - after
+    else:
+        back[after] = before
+        other = before
+    left = (before - side.size[back] + 1).astype(np.int32)
+    slot = np.unique(kind[back], return_inverse=True)[1].astype(np.int32)
+    order = Order(side.label[back], left, kind[back], slot, kernel.spine(left), other[back].astype(np.int32))
+    return order, back
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FullPlan:
+    """A full search: which subtrees, and how many cells each of them takes."""
+
+    view: View
+    heads_a: IntArray
+    heads_b: IntArray
+    work: Longs
+    cells: float
+
+    def run(self, paper: bool, progress: Progress) -> IntArray:
+        """An optimal mapping, in preorder numbers."""
+        a, b = self.view.a, self.view.b
+        known = np.zeros((a.slot.max() + 1, b.slot.max() + 1), np.int32)
+        forest = np.empty((len(a.label) + 1) * (len(b.label) + 1), np.int32)
+        for first, last, share in chunks(self.work):
+            kernel.search_full(a, b, self.heads_a[first:last], self.heads_b, paper, known, forest)
+            progress("full search", share)
+        return self.view.pair(kernel.trace_full(a, b, paper, known, forest))
+
+
+def plan_full(view: View, paper: bool) -> FullPlan:
+    """The full search with this view; infinite cells where its tables would not fit."""
+    a, b = view.a, view.b
+    heads_a, heads_b = kernel.heads(a, paper), kernel.heads(b, paper)
+    fits = (len(a.label) + 1) * (len(b.label) + 1) <= TABLE_CELLS
+    if not fits or len(heads_a) * len(heads_b) > DENSE:
+        return FullPlan(view, heads_a, heads_b, np.empty(0, np.int64), np.inf)
+    work = kernel.predict_full(a, b, heads_a, heads_b, paper)
+    return FullPlan(view, heads_a, heads_b, work, float(work.sum()))
+
+
+def chunks(work: Longs) -> list[tuple[int, int, float]]:
+    """Ranges of about CHUNK cells each, and the share of the work done after each."""
+    total = np.cumsum(work)
+    cuts = np.searchsorted(total, np.arange(CHUNK, total[-1], CHUNK), side="right")
+    edges = np.unique(np.concatenate(([0], cuts, [len(work)])))
+    share = total[edges[1:] - 1] / max(1, int(total[-1]))
+    return [(int(f), int(t), float(s)) for f, t, s in zip(edges[:-1], edges[1:], share, strict=True)]
+
+
+def banded(views: tuple[View, View], best: Best, *, most: float, paper: bool, progress: Progress) -> float:
+    """Search with growing thresholds until the optimum is proven or a round would take `most` cells or more.
+
+    A round with threshold t finds the optimum if that is at most t, and otherwise proves that it is larger.
+    Returns the cells spent.
+    """
+    step = 1 if paper else 2  # without renames the distance has the parity of the sizes' sum
+    spent, slack = 0.0, 0
+    while best.lower < best.cost:
+        limit = min(best.lower + slack, best.cost - step)
+        if limit > WIDEST:
+            break
+        rows = plain_windows(views[0], limit, paper)
+        plans = [(view, band_of(view, rows)) for view in views]
+        work = [
+            kernel.predict_band(view.a, view.b, band, paper, int(min(most, 1e15)))
+            if band.base[-1] <= TABLE_CELLS
+            else None
+            for view, band in plans
+        ]
+        sums = [float(w.sum()) if w is not None else np.inf for w in work]
+        pick = int(np.argmin(sums))
+        chosen = work[pick]
+        if sums[pick] >= most - spent or chosen is None:
+            break
+        spent += sums[pick] + float(plans[pick][1].base[-1])
+        view, band = plans[pick]
+        found = run_band(view, band, chosen, paper, progress)
+        if found is not None:
+            best.offer(*found)
+        best.lower = best.cost if best.cost <= limit else limit + step
+        slack = 2 * slack + step
+    return spent
+
+
+Rows = tuple[IntArray, IntArray]
+
+
+def plain_windows(view: View, limit: int, paper: bool) -> tuple[Rows, Rows]:
+    """`kernel.windows` of the postorder strings and of the preorder strings."""
+    post_a, post_b = view.a.label, view.b.label
+    pre_a, pre_b = np.empty_like(post_a), np.empty_like(post_b)
+    pre_a[view.a.other], pre_b[view.b.other] = post_a, post_b
+    return string_windows(post_a, post_b, limit, paper), string_windows(pre_a, pre_b, limit, paper)
+
+
+def string_windows(a: IntArray, b: IntArray, limit: int, paper: bool) -> Rows:
+    """`kernel.windows` of two strings for a threshold."""
+    tables = []
+    for one, two in ((a, b), (a[::-1].copy(), b[::-1].copy())):
+        table = np.full((limit + 1, 2 * limit + 3), -1, np.int32)
+        kernel.reach(one, two, limit, paper, table)
+        tables.append(table)
+    return kernel.windows(len(a), len(b), limit, tables[0], tables[1])
+
+
+def band_of(view: View, rows: tuple[Rows, Rows]) -> Band:
+    """The band of a view from the windows of the postorder and the preorder strings."""
+    main, other = rows
+    if view.mirrored:
+        m = len(view.b.label)
+        main, other = mirror(other, m), mirror(main, m)
+    width = np.maximum(main[1].astype(np.int64) - main[0] + 1, 0)
+    base = np.concatenate(([0], np.cumsum(width)))
+    return Band(main[0], main[1], base, other[0], other[1])
+
+
+def mirror(rows: Rows, m: int) -> Rows:
+    """Windows of the reversed strings; empty rows stay empty."""
+    return (m - rows[1][::-1]).astype(np.int32), (m - rows[0][::-1]).astype(np.int32)
+
+
+def run_band(view: View, band: Band, work: Longs, paper: bool, progress: Progress) -> tuple[int, IntArray] | None:
+    """Cost and mapping (in preorder numbers) of the best mapping within the band, if there is one."""
+    a, b = view.a, view.b
+    known = np.full(band.base[-1], kernel.FAR, np.int32)
+    forest = np.empty(band.base[-1], np.int32)
+    n = len(work)
+    for first, last, share in chunks(work[::-1]):
+        kernel.search_band(a, b, band, n - first, n - last, paper, known, forest)
+        progress("banded search", share)
+    cell = (
+        known[band.base[n] + len(b.label) - band.low[n]] if band.low[n] <= len(b.label) <= band.high[n] else kernel.FAR
+    )
+    if cell >= kernel.FAR:
+        return None
+    return int(cell), view.pair(kernel.trace_band(a, b, band, paper, known, forest))
