@@ -9,7 +9,6 @@ import venv
 from pathlib import Path
 
 import pytest
-
 from xlocal.tracer.command import parse_command
 from xlocal.tracer.errors import UsageError, Warned
 from xlocal.tracer.scope import Scope, find_scope, scope_root
@@ -159,7 +158,7 @@ def test_a_nested_environment_is_outside(tmp_path, environment):
     scope = Scope((scope_root(tmp_path),))
     assert scope.relative(str(tmp_path / "shop" / "core.py")) == "shop/core.py"
     assert scope.relative(str(site / "other" / "core.py")) is None
-    assert scope.prefixes() == [str(tmp_path / "shop") + os.sep, str(tmp_path / "top.py")]
+    assert scope.relative(str(tmp_path / "top.py")) == "top.py"
 
 
 def test_files_leave_out_what_is_not_the_project(tmp_path, environment):
@@ -432,5 +431,5 @@ def test_an_interpreter_that_cannot_answer_is_one_line(tmp_path):
     write(tmp_path, bug="")
     with pytest.raises(UsageError, match="Cannot ask"):
         guess("bug.py", python="/bin/false")
-    with pytest.raises(UsageError, match="Cannot ask"):
+    with pytest.raises(UsageError, match="no such interpreter"):
         guess("bug.py", python=tmp_path / "nothing")

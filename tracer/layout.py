@@ -64,26 +64,6 @@ def is_environment(folder: str) -> bool:
     return os.path.exists(os.path.join(folder, "pyvenv.cfg"))
 
 
-def prefixes(path: str) -> list[str]:
-    """A folder with its separator, or what lies in it beside environments; a file as it is."""
-    if not os.path.isdir(path):
-        return [path]
-    with os.scandir(path) as entries:
-        children = sorted(entries, key=lambda entry: entry.name)
-    nested = [entry for entry in children if entry.is_dir() and _holds_environments(entry)]
-    if not nested:
-        return [path.rstrip(os.sep) + os.sep]
-    return [
-        entry.path + os.sep if entry.is_dir() else entry.path
-        for entry in children
-        if entry not in nested and (entry.name.endswith(".py") or (entry.is_dir() and entry.name[0] != "."))
-    ]
-
-
-def _holds_environments(entry: os.DirEntry[str]) -> bool:
-    return entry.name in (*SITE, ".tox", ".nox") or is_environment(entry.path)
-
-
 def python_files(path: str) -> Iterator[str]:
     """The `.py` files of a folder (sorted, without caches, hidden folders and environments), or the file itself."""
     if os.path.isfile(path):

@@ -14,6 +14,7 @@ from typing import Any
 from xlocal.tracer import layout
 from xlocal.tracer.command import Command
 from xlocal.tracer.errors import UsageError, Warned
+from xlocal.tracer.launch import find_python
 
 _TEST_NAMES = frozenset({"conftest", "test", "testing", "tests"})
 _TEST_TOOLS = frozenset({"_pytest", "hypothesis", "mock", "nose", "pluggy", "pytest"})
@@ -60,13 +61,15 @@ class Scope:
     def prefixes(self) -> list[str]:
         """What the probe compares `co_filename` with: folders end with the separator, files do not.
 
-        Both spellings of a root are given. A folder that holds a virtual environment is given as what lies beside it.
+        Both spellings of a root are given.
         """
-        found: dict[str, None] = {}
-        for root in self.roots:
-            for spelling in (root.spelled, root.directory):
-                found.update((prefix, None) for prefix in layout.prefixes(spelling))
-        return list(found)
+        return list(
+            dict.fromkeys(
+                os.path.join(spelling, "") if os.path.isdir(spelling) else spelling
+                for root in self.roots
+                for spelling in (root.spelled, root.directory)
+            )
+        )
 
     def files(self) -> Iterator[str]:
         """Absolute real paths of all `.py` files, each once, sorted within a folder.
@@ -222,7 +225,7 @@ def _ask(request: Any, *, python: str | Path, cwd: Path, env: Mapping[str, str])
     program = Path(__file__).with_name("resolve.py")
     try:
         done = subprocess.run(
-            [str(python), str(program)],
+            [str(find_python(python)), str(program)],
             input=json.dumps(request),
             cwd=cwd,
             env={**os.environ, **env},
