@@ -126,6 +126,7 @@ class Stream:
         self.words = memoryview(self._buffer((SMALL_CHUNK if small else CHUNK) * 4)).cast("I")
         self.chunk = self.words[0] = 1
         self.flushed = 0  # words in the chunks written so far
+        self.limit = len(self.words) * 7 // 8  # where it is flushed; the rest is for when that fails
         self.position = None  # set by the hook that writes into this stream: () -> index of the next word
         self.rebind = None  # likewise: (words) -> None, after a fork
 
@@ -145,9 +146,15 @@ class Stream:
             return mmap.mmap(-1, size)
 
     def flush(self, end):
-        """Write `words[1:end]` as one chunk and return the index where the next word goes."""
-        payload = zlib.compress(bytes(self.words[1:end]), 1)
-        self.recorder.writer.write(b"C", self.number, struct.pack("<I", self.chunk) + payload)
+        """Write `words[1:end]` as one chunk and return the index where the next word goes.
+
+        At the recursion limit nothing is written and the buffer grows on; the next word tries again.
+        """
+        try:
+            payload = zlib.compress(bytes(self.words[1:end]), 1)
+            self.recorder.writer.write(b"C", self.number, struct.pack("<I", self.chunk) + payload)
+        except RecursionError:
+            return min(end, len(self.words) - 2)
         self.chunk += 1
         self.flushed += end - 1
         self.words[0] = self.chunk
@@ -224,10 +231,14 @@ class Recorder:
         alive = sys._current_frames()
         for stream in self.streams:
             if stream.ident not in alive:
-                self.retire(stream)
+                self._retire(stream)
 
     def retire(self, stream):
         """Write what the stream of an ended thread still holds and give its buffer back."""
+        with self.lock:
+            self._retire(stream)
+
+    def _retire(self, stream):
         if stream.words is not None and stream.position is not None:
             stream.flush(stream.position())
             stream.drop_tail()
@@ -273,7 +284,9 @@ class Recorder:
 
     def is_inside(self, filename):
         inside = self.inside_file.get(filename)
-        if inside is None:
+        if inside is None and filename.startswith("<"):
+            inside = self.inside_file[filename] = False  # no file: frozen, or compiled from a string
+        elif inside is None:
             path = os.path.normcase(os.path.abspath(filename))
             inside = self.inside_file[filename] = any(_is_under(path, prefix) for prefix in self.scope)
         return inside
@@ -283,9 +296,11 @@ class Recorder:
         number = self.types.get(id(kind))
         if number is None:
             with self.lock:
-                self.kept_types.append(kind)
-                number = self.types[id(kind)] = len(self.kept_types)
+                number = len(self.kept_types) + 1
+                # Written before it is counted: at the recursion limit any call here may fail.
                 self.writer.write_json(b"X", 0, [number, _type_name(kind)])
+                self.kept_types.append(kind)
+                self.types[id(kind)] = number
         return number
 
     def note_start(self, code, frame):
@@ -421,6 +436,7 @@ class ProfileBackend:
     """Records by sys.setprofile: a hook of its own for each thread."""
 
     name = "setprofile"
+    stopped = False
 
     def __init__(self, recorder):
         self.recorder = recorder
@@ -449,6 +465,15 @@ class ProfileBackend:
         sys.setprofile(self.previous)
         threading.setprofile(self.previous_threads)
 
+    def paused(self, action):
+        """Run our own `action` unseen, in the thread that calls."""
+        hook = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            action()
+        finally:
+            sys.setprofile(hook)
+
     def _first_event(self, frame, event, arg):
         if self.recorder.closed:
             sys.setprofile(None)
@@ -475,7 +500,7 @@ class ProfileBackend:
         tokens_get = self.recorder.tokens.get
         new_token, note_start = self.recorder.token, self.recorder.note_start
         left_by_exception, catch_type = self._left_by_exception, self._catch_type
-        words, at, limit = stream.words, 1, len(stream.words) - 2
+        words, at, limit = stream.words, 1, stream.limit
         generators = {}  # id(frame) of one that is not finished -> its serial number in this stream
         serials = 0
         id_ = id
@@ -600,6 +625,7 @@ class MonitoringBackend:
     """Records by sys.monitoring: events of code outside the scope are switched off when first seen."""
 
     name = "monitoring"
+    stopped = False
 
     def __init__(self, recorder):
         self.recorder = recorder
@@ -627,55 +653,94 @@ class MonitoringBackend:
         self.monitoring.set_events(self.tool, 0)
         self.monitoring.free_tool_id(self.tool)
 
+    def paused(self, action):
+        """Run our own `action` unseen."""
+        self.monitoring.set_events(self.tool, 0)
+        try:
+            action()
+        finally:
+            self.monitoring.set_events(self.tool, self.events)
+
     def _callbacks(self, events):
-        """The event callbacks. They share the current thread's buffer in cells: after get_ident() returns there
-        is no point at which the interpreter could switch threads before the word is written."""
+        """The event callbacks.
+
+        They share the current thread's buffer in cells. From 3.12 on the interpreter switches threads at calls,
+        backward jumps and function entries alone; after the last look at the current thread there is none of these
+        until the word is written.
+        """
         recorder = self.recorder
         tokens_get, new_token = recorder.tokens.get, recorder.token
         note_start, exception_number = recorder.note_start, recorder.exception_number
         disable = self.monitoring.DISABLE
-        get_ident, id_, get_frame = _thread.get_ident, id, sys._getframe
+        get_ident, id_, type_, get_frame = _thread.get_ident, id, type, sys._getframe
+        types_get = recorder.types.get
         states = self.states
-        current, words, at, limit = None, None, 1, 0
-        stream, generators = None, None
+        # The state of the thread that wrote last, unpacked: [stream, index, generators, words, limit].
+        current, state = None, [None, 1, None, None, 0]
+        stream, at, generators, words, limit = state
 
         def switch(ident):
-            nonlocal current, words, at, limit, stream, generators
-            if current is not None:
-                states[current][1] = at
-            state = states.get(ident)
+            nonlocal current, state, stream, at, generators, words, limit
+            found = states.get(ident)
             # An ident is used again when its thread has ended; a thread whose start is still unclaimed is new.
-            if state is None or state[0].words is None or recorder.is_new_thread(ident):
-                if state is not None:
-                    recorder.retire(state[0])
+            if found is None or found[0].words is None or recorder.is_new_thread(ident):
+                if found is not None:
+                    recorder.retire(found[0])
                 fresh = recorder.stream(small=bool(states))
-                state = states[ident] = [fresh, 1, {}]
-                bind(fresh, state, ident)
-            stream, at, generators = state
-            words, limit, current = stream.words, len(stream.words) - 2, ident
+                found = states[ident] = [fresh, 1, {}, fresh.words, fresh.limit]
+                bind(fresh, found, ident)
+            # No call from here on, so that no other thread can come in between.
+            state[1] = at
+            state = found
+            stream, at, generators, words, limit = found
+            current = ident
 
-        def bind(fresh, state, ident):
+        def bind(fresh, mine, ident):
             def position():
-                return at if current == ident else state[1]
+                return at if state is mine else mine[1]
 
             def rebind(new):
-                nonlocal current
-                current = None
+                nonlocal current, state
+                current, state = None, [None, 1, None, None, 0]
                 states.clear()
-                states[ident] = [new, 1, {}]
+                states[ident] = [new, 1, {}, new.words, new.limit]
 
             fresh.position, fresh.rebind = position, rebind
 
-        def write(*new_words):
+        def flush():
+            nonlocal at
+            mine = state
+            # While this writes, other threads may come and go and save the old index for this one.
+            mine[1] = fresh = stream.flush(at)
+            if state is mine:
+                at = fresh
+
+        def write(word):
             nonlocal at
             ident = get_ident()
-            if ident != current:
+            while ident != current:
                 switch(ident)
-            for word in new_words:
-                words[at] = word
-                at += 1
+            words[at] = word
+            at += 1
             if at > limit:
-                at = stream.flush(at)
+                flush()
+
+        def write_pair(word, extra):
+            nonlocal at
+            ident = get_ident()
+            while ident != current:
+                switch(ident)
+            words[at] = word
+            words[at + 1] = extra
+            at += 2
+            if at > limit:
+                flush()
+
+        def generators_here():
+            ident = get_ident()
+            while ident != current:
+                switch(ident)
+            return generators
 
         def py_start(code, offset):
             nonlocal at
@@ -684,47 +749,40 @@ class MonitoringBackend:
                 token = new_token(code, get_frame(1))
             if token > 0:
                 ident = get_ident()
-                if ident != current:
+                while ident != current:
                     switch(ident)
                 words[at] = token
                 at += 1
                 if at > limit:
-                    at = stream.flush(at)
+                    flush()
                 return None
             if token == IGNORED:
                 return disable
             if token == SPECIAL:
                 if code.co_name != "<module>":
-                    ensure_stream()
+                    generators_here()
                     note_start(code, get_frame(1))
                 return None
             begin(token, get_frame(1))
             return None
 
-        def ensure_stream():
-            ident = get_ident()
-            if ident != current:
-                switch(ident)
-
         def begin(token, frame):
-            ensure_stream()
-            generators[id_(frame)] = generators.get(None, 0) + 1
-            generators[None] = generators[id_(frame)]
+            mine = generators_here()
+            mine[None] = mine[id_(frame)] = mine.get(None, 0) + 1
             write(-token | ENTER)
 
-        def py_resume(code, offset, _exception=None):
+        def py_resume(code, offset, thrown=None):
             token = tokens_get(id_(code))
             if token is None:
                 token = new_token(code, get_frame(1))
             if token >= 0 or token == SPECIAL:
-                return disable if _exception is None else None
+                return disable if thrown is None else None  # a throw cannot be disabled
             frame = get_frame(1)
-            ensure_stream()
-            serial = generators.get(id_(frame))
+            serial = generators_here().get(id_(frame))
             if serial is None:
                 begin(token, frame)
             else:
-                write(-token | RESUME, serial)
+                write_pair(-token | RESUME, serial)
             return None
 
         def py_return(code, offset, value):
@@ -732,12 +790,12 @@ class MonitoringBackend:
             token = tokens_get(id_(code), 0)
             if token > 0:
                 ident = get_ident()
-                if ident != current:
+                while ident != current:
                     switch(ident)
                 words[at] = token | LEAVE
                 at += 1
                 if at > limit:
-                    at = stream.flush(at)
+                    flush()
                 return None
             if token == IGNORED:
                 return disable
@@ -745,27 +803,42 @@ class MonitoringBackend:
                 if code.co_name == "<module>":
                     _seed(code.co_filename, recorder.config.get("seed"))
                 return None
-            ensure_stream()
-            generators.pop(id_(get_frame(1)), None)
-            write(-token | LEAVE)
+            if generators_here().pop(id_(get_frame(1)), None) is not None:
+                write(-token | LEAVE)
             return None
 
         def py_yield(code, offset, value):
             token = tokens_get(id_(code), 0)
             if token >= 0 or token == SPECIAL:
                 return disable
-            write(-token | LEAVE)
+            if id_(get_frame(1)) in generators_here():
+                write(-token | LEAVE)
             return None
 
         def py_unwind(code, offset, exception):
+            # Needs no more frames than py_start does: at the recursion limit either both are seen or none.
+            nonlocal at
             token = tokens_get(id_(code), 0)
-            if token == IGNORED or token == SPECIAL:
+            if token in (IGNORED, SPECIAL):
                 return
+            kind = types_get(id_(type_(exception)))
+            if kind is None:
+                try:
+                    kind = exception_number(type_(exception))
+                except RecursionError:
+                    kind = UNKNOWN
             if token < 0:
-                ensure_stream()
-                generators.pop(id_(get_frame(1)), None)
+                if generators_here().pop(id_(get_frame(1)), None) is None:
+                    return
                 token = -token
-            write(token | RAISE, exception_number(type(exception)))
+            ident = get_ident()
+            while ident != current:
+                switch(ident)
+            words[at] = token | RAISE
+            words[at + 1] = kind
+            at += 2
+            if at > limit:
+                flush()
 
         return [
             (events.PY_START, py_start),
@@ -789,13 +862,13 @@ def choose_backend(wanted):
     return MonitoringBackend
 
 
-def watch_children(recorder):
+def watch_children(recorder, backend):
     """Follow forks, and have Python programs started from here record themselves."""
     recorder.fork_parent = os.getpid()
 
     def in_child():
-        if not recorder.closed:
-            recorder.restart_in_child()
+        if not recorder.closed and not backend.stopped:
+            backend.paused(recorder.restart_in_child)
         recorder.fork_parent = os.getpid()
 
     if hasattr(os, "register_at_fork"):
@@ -803,10 +876,8 @@ def watch_children(recorder):
     elif hasattr(os, "fork"):
         _wrap_fork(in_child)  # 3.6 has no such hook
     folder = os.path.join(recorder.config.get("hook") or recorder.config["out"], "hook")
-    if not os.path.exists(os.path.join(folder, "sitecustomize.py")):
-        _write_hook(folder)
-    with open(os.path.join(folder, "config.json"), "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(recorder.config["text"])
+    if recorder.parent is None:
+        _write_hook(folder, recorder.config["text"])
     paths = [folder] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != folder]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     os.environ["XLOCAL_PARENT"] = "%d:0:0" % os.getpid()
@@ -829,13 +900,13 @@ HOOK = """# Lets a Python program that a recorded one starts record itself, then
 import os, sys
 folder = os.path.dirname(os.path.abspath(__file__))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != folder]
-sys.modules.pop("sitecustomize", None)
-try:
-    import sitecustomize
-except ImportError:
-    pass
+from importlib.machinery import PathFinder, SourceFileLoader
+from importlib.util import module_from_spec
+hidden = PathFinder.find_spec("sitecustomize", sys.path)
+if hidden is not None:
+    sys.modules["sitecustomize"] = module_from_spec(hidden)
+    hidden.loader.exec_module(sys.modules["sitecustomize"])
 if "XLOCAL_PARENT" in os.environ:
-    from importlib.machinery import SourceFileLoader
     import types
     loader = SourceFileLoader("_xlocal_probe", %r)
     probe = types.ModuleType(loader.name)
@@ -845,10 +916,11 @@ if "XLOCAL_PARENT" in os.environ:
 """
 
 
-def _write_hook(folder):
+def _write_hook(folder, config_text):
     os.makedirs(folder, exist_ok=True)
-    with open(os.path.join(folder, "sitecustomize.py"), "w") as file:
-        file.write(HOOK % os.path.abspath(__file__))
+    for name, text in (("sitecustomize.py", HOOK % os.path.abspath(__file__)), ("config.json", config_text)):
+        with open(os.path.join(folder, name), "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write(text)
 
 
 def attach(config_path):
@@ -869,8 +941,8 @@ def start_recording(config, stem, parent, main_code=None):
     recorder = Recorder(config, stem, parent, kind.name)
     recorder.main_code = main_code
     recorder.ending = None
-    watch_children(recorder)
     backend = kind(recorder)
+    watch_children(recorder, backend)
     _seed_imported(config.get("seed"))
 
     def finish():
@@ -883,7 +955,7 @@ def start_recording(config, stem, parent, main_code=None):
 
 
 def stop_once(backend, recorder):
-    if not getattr(backend, "stopped", False):
+    if not backend.stopped:
         backend.stopped = True
         backend.stop()
 

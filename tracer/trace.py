@@ -34,6 +34,9 @@ class Code(NamedTuple):
     kind: str
 
 
+LOST = Code("<lost>", 0, "<lost>", "module")  # its record was not written: at the recursion limit any call may fail
+
+
 class Place(NamedTuple):
     """A moment of a process: so many words into one of its streams."""
 
@@ -174,8 +177,8 @@ class _Reader:
             pid=self.header["pid"],
             started=self.header["started"],
             parent=None if parent is None else (parent[0], Place(*parent[1:])),
-            codes=tuple(self.codes[number] for number in sorted(self.codes)),
-            exceptions=tuple(self.exceptions[number] for number in sorted(self.exceptions)),
+            codes=tuple(self.codes.get(number, LOST) for number in range(1, max(self.codes, default=0) + 1)),
+            exceptions=tuple(self.exceptions.get(number, "?") for number in range(1, max(self.exceptions) + 1)),
             streams=tuple(self._stream(number) for number in sorted(self.threads)),
             outside=tuple((self.footer or {}).get("outside", ())),
             status=ending.get("status"),
