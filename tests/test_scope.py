@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -273,8 +274,6 @@ def test_compiled_code_cannot_be_observed(tmp_path):
 
 
 def test_the_standard_library_can_be_named(tmp_path):
-    import json
-
     write(tmp_path, bug="")
     scope, _ = guess("bug.py", "json")
     assert scope.relative(json.decoder.__file__) == "json/decoder.py"
@@ -433,3 +432,20 @@ def test_an_interpreter_that_cannot_answer_is_one_line(tmp_path):
         guess("bug.py", python="/bin/false")
     with pytest.raises(UsageError, match="no such interpreter"):
         guess("bug.py", python=tmp_path / "nothing")
+
+
+def test_the_scope_of_real_cases_is_guessed(shared_data, tmp_path, environment):
+    """The scripts of released packages, with an installed package of each imported name."""
+    python, site = environment
+    checked = 0
+    for file in sorted(shared_data.glob("cases/*/case.json")):
+        case = json.loads(file.read_text())
+        if case["kind"] != "pypi":
+            continue
+        for name in case["scope"]:
+            package(site, name)
+        commands = [parse_command(str(file.parent / name), cwd=tmp_path) for name in ("buggy.py", *case["references"])]
+        scope, _ = find_scope(commands, python=python, cwd=tmp_path)
+        assert [root.name for root in scope.roots] == case["scope"], case["id"]
+        checked += 1
+    assert checked

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Sequence
@@ -63,7 +64,7 @@ def parse_command(words: str | Sequence[str], *, cwd: Path) -> Command:
     first = parts[0]
     if first == "-m":
         return _module(text, parts[1:], cwd)
-    if first in _PYTEST and not (cwd / first).is_file():
+    if first in _PYTEST and not os.path.isfile(cwd / first):
         return _pytest(text, parts[1:], cwd)
     if first.startswith("-"):
         raise UsageError(
@@ -75,7 +76,7 @@ def parse_command(words: str | Sequence[str], *, cwd: Path) -> Command:
 
 
 def _split(text: str, cwd: Path) -> list[str]:
-    if text and _is_file(cwd / text):
+    if text and os.path.isfile(cwd / text):
         return [text]
     try:
         return shlex.split(text)
@@ -83,19 +84,12 @@ def _split(text: str, cwd: Path) -> list[str]:
         raise UsageError(f"Cannot read the command {text!r}: {error}") from error
 
 
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except (OSError, ValueError):  # far too long, or a null byte: not a name at all
-        return False
-
-
 def _existing(name: str, cwd: Path) -> Path:
     """The absolute path of a script as spelled; symbolic links stay, as Python keeps them in tracebacks."""
     path = Path(cwd, name).absolute()
-    if path.is_dir():
+    if os.path.isdir(path):
         raise UsageError(f"{name} is a folder, not a script")
-    if not _is_file(path):
+    if not os.path.isfile(path):
         raise UsageError(f"No such script: {name} (looked in {cwd})")
     return path
 
@@ -121,7 +115,7 @@ def _pytest(text: str, parts: list[str], cwd: Path) -> Command:
             continue
         file, colons, test = part.partition("::")
         path = Path(cwd, file).absolute()
-        if path.exists():
+        if os.path.exists(path):
             part = f"{path}{colons}{test}"  # noqa: PLW2901
             target = target or part
         else:

@@ -16,9 +16,12 @@ _POLL_SECONDS = 0.02
 
 
 @contextlib.contextmanager
-def killed_at_last(process: subprocess.Popen[bytes]) -> Iterator[Family]:
-    """The family of a process; whatever happens meanwhile (a second Ctrl-C), it is killed and reaped in the end."""
-    family = Family(process.pid)
+def killed_at_last(process: subprocess.Popen[bytes], mark: str) -> Iterator[Family]:
+    """The family of a process; whatever happens meanwhile (a second Ctrl-C), it is killed and reaped in the end.
+
+    `mark` is a text that no other program's environment holds.
+    """
+    family = Family(process.pid, mark)
     try:
         yield family
     finally:
@@ -27,10 +30,14 @@ def killed_at_last(process: subprocess.Popen[bytes]) -> Iterator[Family]:
 
 
 class Family:
-    """A process and those that descend from it, as far as they can be told from /proc, else its process group."""
+    """A process and those that descend from it; where there is no /proc, its process group.
 
-    def __init__(self, leader: int) -> None:
+    A descendant is known by its session, its parent, or (a daemon has neither) the mark in its environment.
+    """
+
+    def __init__(self, leader: int, mark: str) -> None:
         self.leader = leader
+        self.mark = os.fsencode(mark)
         # (pid, start time), since a pid may be given to another process later.
         self.known = {(row.pid, row.started) for row in _processes() if row.pid == leader}
         self.started = next((started for _, started in self.known), None)
@@ -65,6 +72,8 @@ class Family:
         if self.leader not in table or table[self.leader].started == self.started:
             ours = (row for row in table.values() if self.leader in (row.group, row.session))
             self.known.update((row.pid, row.started) for row in ours)
+        later = (row for row in table.values() if row.started >= self.started and row.pid != os.getpid())
+        self.known.update((row.pid, row.started) for row in later if self.mark in row.environment())
         grown = True
         while grown:  # one round per generation, since children may have smaller pids than their parents
             members = {pid for pid, started in self.known if pid in table and table[pid].started == started}
@@ -93,6 +102,13 @@ class _Process(NamedTuple):
     def runs_since(self, started: int) -> bool:
         """Whether this is the process that started then, and it has not ended."""
         return self.started == started and self.state not in "ZX"
+
+    def environment(self) -> bytes:
+        """The environment it was started with; empty when it ended or belongs to somebody else."""
+        try:
+            return Path("/proc", str(self.pid), "environ").read_bytes()
+        except OSError:
+            return b""
 
 
 def _processes() -> Iterator[_Process]:

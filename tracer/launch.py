@@ -162,11 +162,14 @@ class Ending(NamedTuple):
     left: int
 
 
-def run_to_end(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path, timeout: float) -> Ending:
+def run_to_end(  # noqa: PLR0913 - what a process needs to start
+    arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path, timeout: float, mark: str
+) -> Ending:
     """Run a program in a session of its own, without input, and end everything it started.
 
     Its output goes to `stdout.txt` and `stderr.txt` in the folder `output`. After `timeout` seconds, or on an interrupt
-    of ours, all its processes get SIGTERM and soon SIGKILL. Raises UsageError when it cannot start.
+    of ours, all its processes get SIGTERM and soon SIGKILL. `mark` is a text in `env` that
+    tells them from any other program's. Raises UsageError when it cannot start.
     """
     started = time.monotonic()
     timed_out = False
@@ -177,7 +180,7 @@ def run_to_end(arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], o
             )
         except OSError as error:
             raise UsageError(f"{arguments[0]} cannot be started in {cwd}: {error.strerror}") from None
-        with killed_at_last(process) as family:
+        with killed_at_last(process, mark) as family:
             try:
                 process.wait(timeout)
             except subprocess.TimeoutExpired:

@@ -192,7 +192,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             run = place / str(number)
             run.mkdir(parents=True)
             program = [*fixed_addresses(), path, str(_PROBE), str(_write_config(run, config))]
-            ending = run_to_end(program, cwd=here, env=environment, output=run, timeout=timeout)
+            ending = run_to_end(program, cwd=here, env=environment, output=run, timeout=timeout, mark=str(workspace))
             executions.append(
                 Execution(command, run, ending.exit_status, ending.signal, ending.timed_out, ending.seconds)
             )
