@@ -12,7 +12,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from xlocal.tracer.errors import SessionError, UsageError
+from xlocal.tracer.errors import ScriptError, SessionError, UsageError
 from xlocal.tracer.scope import Scope, scope_root
 
 from xlocal.session import FILE, Session, digests, replacing, settled
@@ -69,6 +69,18 @@ def test_a_failure_leaves_the_former_session_and_no_litter(tmp_path, failure):
         a_session(issue="half").save(fresh)
         raise failure
     assert Session.load(folder).issue == "first"
+    assert leftovers(folder) == []
+
+
+def test_what_a_failing_script_wrote_stays_until_the_next_run(tmp_path):
+    folder = tmp_path / "s"
+    keep(folder)
+    with pytest.raises(ScriptError), replacing(folder) as fresh:  # noqa: PT012 (the failure is the test)
+        (fresh / "stderr.txt").write_text("why")
+        raise ScriptError(f"all it wrote is in {fresh / 'stderr.txt'}")
+    assert (fresh / "stderr.txt").read_text() == "why"
+    assert Session.load(folder).issue == "first"
+    keep(folder, note="second")
     assert leftovers(folder) == []
 
 

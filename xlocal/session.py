@@ -10,14 +10,13 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from xlocal.tracer.errors import SessionError
+from xlocal.tracer.errors import ScriptError, SessionError
 from xlocal.tracer.scope import Scope
 
 FORMAT = "xlocal-session"
@@ -117,7 +116,8 @@ def _damaged(file: Path, reason: object) -> SessionError:
 def replacing(folder: Path) -> Iterator[Path]:
     """Lock `folder`, give an empty folder beside it to fill, and put that in its place when the block succeeds.
 
-    When the block fails, is interrupted or cannot write, the former session stays as it was. Raises SessionError
+    When the block fails, is interrupted or cannot write, the former session stays as it was. After a ScriptError the
+    new folder stays beside it until the next run, because the message names what the script wrote. Raises SessionError
     when another xlocal holds the lock, `folder` holds something that is no session, or the disk refuses.
     """
     folder = Path(os.path.abspath(folder))
@@ -126,7 +126,10 @@ def replacing(folder: Path) -> Iterator[Path]:
     with _locked(folder):
         _refuse_foreign(folder)
         with writing_to(folder):
-            fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.new-", dir=folder.parent))
+            # Always the same name, because the observed program's temporary folder is named after it.
+            fresh = _beside(folder, "new")
+            fresh.mkdir()
+        keep = False
         try:
             yield fresh
             with writing_to(folder):
@@ -135,8 +138,12 @@ def replacing(folder: Path) -> Iterator[Path]:
             if error.errno not in _DISK_REFUSES:
                 raise
             raise _refused(folder, error) from error
+        except ScriptError:
+            keep = True
+            raise
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)
+            if not keep:
+                shutil.rmtree(fresh, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -161,7 +168,7 @@ def settled(folder: Path) -> Iterator[None]:
     Raises SessionError when the session was replaced while the block read it.
     """
     folder = Path(os.path.abspath(folder))
-    if not folder.exists() and any(_siblings(folder, "old")):
+    if not folder.exists() and _beside(folder, "old").exists():
         with contextlib.suppress(SessionError), _locked(folder):
             pass
     before = _identity(folder)
@@ -192,39 +199,32 @@ def _refuse_foreign(folder: Path) -> None:
         raise SessionError(f"{folder}: is not an xlocal session; choose another folder with --session")
 
 
-def _siblings(folder: Path, kind: str) -> list[Path]:
-    return sorted(folder.parent.glob(f".{_escaped(folder.name)}.{kind}-*"))
-
-
-def _escaped(name: str) -> str:
-    return "".join(f"[{char}]" if char in "*?[" else char for char in name)
+def _beside(folder: Path, kind: str) -> Path:
+    return folder.parent / f".{folder.name}.{kind}"
 
 
 def _move_into_place(fresh: Path, folder: Path) -> None:
     """Two renames; `_recover` mends what a kill between them leaves."""
-    old = folder.parent / f".{folder.name}.old-{os.getpid()}"
+    old = _beside(folder, "old")
     if folder.exists():
         folder.rename(old)
-    fresh.chmod(0o755)
     fresh.rename(folder)
     shutil.rmtree(old, ignore_errors=True)
 
 
 def _recover(folder: Path) -> None:
     """Put back or clear away what a killed xlocal left; the caller holds the lock, so nobody else uses it."""
-    for old in _siblings(folder, "old"):
-        if not folder.exists():
-            old.rename(folder)
-        else:
-            shutil.rmtree(old, ignore_errors=True)
-    for fresh in _siblings(folder, "new"):
-        shutil.rmtree(fresh, ignore_errors=True)
+    old = _beside(folder, "old")
+    if old.exists() and not folder.exists():
+        old.rename(folder)
+    for leftover in (old, _beside(folder, "new")):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock file beside `folder`. The system drops the lock of a dead process, so none goes stale."""
-    path = folder.parent / f".{folder.name}.lock"
+    path = _beside(folder, "lock")
     with _open_lock(path, folder) as lock:
         with writing_to(folder):
             lock.truncate(0)

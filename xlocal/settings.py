@@ -138,3 +138,8 @@ _READERS: dict[str, tuple[str, Callable[[Any, Path], Any]]] = {
     "backend": (f"one of {', '.join(BACKENDS)}", _one_of(BACKENDS)),
     "budget": ("a number of seconds above 0", _positive(float)),
 }
+
+
+def key_descriptions() -> dict[str, str]:
+    """What each key of `[tool.xlocal]` takes, for the documentation."""
+    return {key: wanted for key, (wanted, _) in _READERS.items()}
