@@ -23,6 +23,7 @@ class Suspect:
     `line`..`end_line` is its source range (1-based, decorators included; 0, 0 when the source is not there).
     `executed` says whether the buggy run called it; `calls` how often (buggy run, best reference). `depth` is its
     least depth in the buggy tree (-1: not executed there), `first_call` its first preorder position (-1 likewise).
+    `callees` are the functions that it calls directly in the buggy run.
     """
 
     function: Function
@@ -32,7 +33,7 @@ class Suspect:
     calls: tuple[int, int] = (0, 0)
     depth: int = -1
     first_call: int = -1
-    descendants: tuple[Function, ...] = field(default=(), repr=False)
+    callees: tuple[Function, ...] = field(default=(), repr=False)
     evidence: tuple[Evidence, ...] = ()
 
     def has(self, *kinds: str) -> bool:

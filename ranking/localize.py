@@ -1,0 +1,342 @@
+"""The composition: recordings -> call trees -> differences -> evidence -> suspects -> ranked suspects."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from xlocal.ranking.diff import TreeDiff, diff
+from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
+from xlocal.ranking.observation import Observation, observe
+from xlocal.ranking.rank import Context, get_ranker
+from xlocal.ranking.signals import Finding, findings, strongest, weigh
+from xlocal.ranking.source import SourceIndex
+from xlocal.ranking.text import Issue, named_functions, read_issue
+from xlocal.tracer.calltree import CallTree, Function, depths
+from xlocal.tracer.errors import SessionError, Warned
+from xlocal.tracer.record import Recording
+from xlocal.tracer.scope import Scope
+
+VERSION = 1
+CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
+BUDGET = 60.0  # seconds
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What is told of one script: how it ended, how much it called, and how alike its repeats were."""
+
+    role: str
+    command: str
+    exit_status: int | None
+    exception: str | None
+    message: str | None
+    calls: int
+    functions: int
+    seconds: float
+    repeats: int
+    identical_repeats: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything that comparing the runs gave; ranking needs no more.
+
+    `cost` and `lower` bound the tree edit distance to the nearest reference (`exact`: they are equal). `blindness`
+    says why nothing could be seen, when nothing could.
+    """
+
+    runs: tuple[RunSummary, ...]
+    warnings: tuple[Warned, ...]
+    suspects: tuple[Suspect, ...]
+    cost: int
+    lower: int
+    exact: bool
+    blindness: str | None
+
+    def save(self, path: Path) -> None:
+        """Write as JSON, whole or not at all."""
+        new = path.with_name(path.name + ".new")
+        new.write_text(json.dumps({"version": VERSION, **dataclasses.asdict(self)}, separators=(",", ":")), "utf-8")
+        new.replace(path)
+
+    @classmethod
+    def load(cls, path: Path) -> Comparison:
+        """Read what `save` wrote; SessionError when it is missing, damaged, or of a newer version."""
+        try:
+            document = json.loads(path.read_text("utf-8"))
+            version = document.pop("version")
+            if version > VERSION:
+                raise SessionError(f"{path}: written by a newer xlocal (version {version}); upgrade or record again")
+            return cls(
+                **{
+                    **document,
+                    "runs": tuple(RunSummary(**row) for row in document["runs"]),
+                    "warnings": tuple(Warned(**row) for row in document["warnings"]),
+                    "suspects": tuple(_suspect(row) for row in document["suspects"]),
+                }
+            )
+        except FileNotFoundError:
+            raise SessionError(f"{path.parent}: holds no comparison; record with xlocal trace") from None
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise SessionError(f"{path}: is damaged ({error}); record again with xlocal trace") from None
+
+
+def _suspect(row: Mapping[str, Any]) -> Suspect:
+    return Suspect(
+        **{
+            **row,
+            "function": Function(*row["function"]),
+            "calls": tuple(row["calls"]),
+            "callees": tuple(Function(*callee) for callee in row["callees"]),
+            "evidence": tuple(Evidence(**item) for item in row["evidence"]),
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Localization:
+    """The answer: the suspects in order, and what they rest on."""
+
+    ranker: str
+    issue: str | None
+    runs: tuple[RunSummary, ...]
+    warnings: tuple[Warned, ...]
+    suspects: tuple[RankedSuspect, ...]
+    comparison: Comparison
+
+
+def compare(
+    buggy: Recording,
+    references: Sequence[Recording],
+    *,
+    scope: Scope,
+    budget: float = BUDGET,
+    paper: bool = False,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Compare the buggy recording with each reference and gather the evidence for every function in scope.
+
+    `budget` bounds the exact tree difference, in seconds for each reference. `paper` lets the difference rename
+    nodes, as APTED does. Raises TraceFormatError for a trace that cannot be read.
+    """
+    say: Progress = progress or (lambda text: None)
+    index = SourceIndex(scope)
+    say("reading the traces")
+    seen = [observe(recording, index, scope) for recording in (buggy, *references)]
+    bad, good = seen[0], seen[1:]
+    pairs: list[tuple[Observation, TreeDiff]] = []
+    for reference in good:
+        difference = diff(
+            bad.tree,
+            reference.tree,
+            budget=budget * CELLS_PER_SECOND,
+            paper=paper,
+            progress=lambda phase, share: say(f"comparing with {reference.role}: {phase} {share:.0%}"),  # noqa: B023
+        )
+        pairs.append((reference, difference))
+    say("gathering the evidence")
+    executed = len(bad.tree.counts())
+    weighed = [weigh(findings(bad, reference, difference, index), executed) for reference, difference in pairs]
+    suspects = tuple(_suspects(bad, good, strongest(weighed), index))
+    nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
+    return Comparison(
+        runs=tuple(_summary(observation) for observation in seen),
+        warnings=(*_warnings(bad, good, pairs), *index.warnings),
+        suspects=suspects,
+        cost=nearest.cost,
+        lower=nearest.lower,
+        exact=nearest.exact,
+        blindness=_blindness(bad, good, suspects),
+    )
+
+
+def _suspects(
+    bad: Observation, good: Sequence[Observation], evidence: Mapping[Function, tuple[Evidence, ...]], index: SourceIndex
+) -> Iterable[Suspect]:
+    """Every function that the buggy run executed, in the order of first calls, then those of a reference alone."""
+    here = bad.tree.counts()
+    there = [reference.tree.counts() for reference in good]
+    places = _places(bad.tree)
+    others = dict.fromkeys(function for counts in there for function in counts if function not in here)
+    for function in [*sorted(here, key=lambda f: places[f][1]), *others]:
+        source = index.source(function)
+        depth, first, callees = places.get(function, (-1, -1, ()))
+        yield Suspect(
+            function=function,
+            line=source.line if source else 0,
+            end_line=source.end_line if source else 0,
+            executed=function in here,
+            calls=(here.get(function, 0), max((counts.get(function, 0) for counts in there), default=0)),
+            depth=depth,
+            first_call=first,
+            callees=callees,
+            evidence=evidence.get(function, ()),
+        )
+
+
+def _places(tree: CallTree) -> dict[Function, tuple[int, int, tuple[Function, ...]]]:
+    """Least depth, first call and direct callees of each function of a tree."""
+    depth = depths(tree.parent)
+    least = np.full(len(tree.functions), np.iinfo(np.int32).max)
+    np.minimum.at(least, tree.label[1:], depth[1:])
+    labels, first = np.unique(tree.label[1:], return_index=True)
+    edges = np.unique(np.stack([tree.label[tree.parent[1:]], tree.label[1:]], axis=1), axis=0)
+    callees: dict[int, list[Function]] = {}
+    for caller, callee in edges.tolist():
+        callees.setdefault(caller, []).append(tree.functions[callee])
+    return {
+        tree.functions[label]: (int(least[label]), int(at) + 1, tuple(callees.get(label, ())))
+        for label, at in zip(labels.tolist(), first.tolist(), strict=True)
+    }
+
+
+def _summary(observation: Observation) -> RunSummary:
+    run = observation.recording.executions[0]
+    uncaught = observation.uncaught[0] if observation.uncaught else None
+    return RunSummary(
+        role=observation.role,
+        command=observation.recording.command.text,
+        exit_status=run.exit_status,
+        exception=uncaught.type if uncaught else None,
+        message=uncaught.message if uncaught else None,
+        calls=len(observation.tree) - 1,
+        functions=len(observation.tree.counts()),
+        seconds=run.seconds,
+        repeats=len(observation.recording.executions),
+        identical_repeats=not observation.noisy,
+    )
+
+
+def _warnings(
+    bad: Observation, good: Sequence[Observation], pairs: Sequence[tuple[Observation, TreeDiff]]
+) -> Iterable[Warned]:
+    for observation in (bad, *good):
+        yield from observation.warnings
+    for reference in good:
+        if _failed(reference):
+            text = f"{reference.role} fails too ({_ending(reference)}); a reference should work, or fail otherwise"
+            yield Warned("reference-fails", text)
+    if not _failed(bad):
+        same = [reference.role for reference in good if not _failed(reference) and _output(bad) == _output(reference)]
+        if same:
+            text = f"the buggy script behaves like {same[0]}: both exit with 0 and print the same"
+            yield Warned("same-behaviour", text)
+        else:
+            text = "the buggy script exits with 0: taken as a bug in what it prints or returns"
+            yield Warned("buggy-passes", text)
+    for reference, difference in pairs:
+        if not difference.exact:
+            text = (
+                f"the difference to {reference.role} is a bound, between {difference.lower} and {difference.cost} "
+                "edits; raise --budget for an exact one"
+            )
+            yield Warned("difference-bounded", text)
+
+
+def _failed(observation: Observation) -> bool:
+    return observation.recording.executions[0].exit_status != 0
+
+
+def _output(observation: Observation) -> str:
+    return observation.recording.executions[0].stdout()
+
+
+def _ending(observation: Observation) -> str:
+    if observation.uncaught:
+        return observation.uncaught[0].type.rpartition(".")[2]
+    return f"exit status {observation.recording.executions[0].exit_status}"
+
+
+def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect]) -> str | None:
+    if not suspects:
+        ran = _packages((*bad.outside, *(path for reference in good for path in reference.outside)))
+        listed = f"; what ran was {', '.join(ran)}: name one with --scope" if ran else ""
+        return f"nothing of the scope was executed{listed}"
+    if len(bad.tree) == 1:
+        return "the buggy run executed nothing of the scope; functions of the reference run are listed"
+    if any(suspect.evidence for suspect in suspects):
+        return None
+    return (
+        "both runs made the same calls, so no function stands out by its calls: the difference lies in values, in C "
+        "code, or in another process. A reference without the feature, or with ordinary input, would show more"
+    )
+
+
+def _packages(paths: Iterable[str]) -> list[str]:
+    """Names of the installed packages that these files belong to, the standard library left out."""
+    found: dict[str, int] = {}
+    for path in paths:
+        for marker in ("/site-packages/", "/dist-packages/"):
+            if marker in path:
+                name = path.split(marker, 1)[1].split("/")[0].removesuffix(".py")
+                found[name] = found.get(name, 0) + 1
+    return sorted(found, key=lambda name: (-found[name], name))[:8]
+
+
+def rank_suspects(
+    comparison: Comparison,
+    *,
+    scope: Scope,
+    issue: str | None = None,
+    ranker: str = "fused",
+    model: str | None = None,
+    cache: Path | None = None,
+) -> Localization:
+    """Rank the suspects of a comparison, with the functions that the issue names added.
+
+    Raises UsageError for an unknown ranker, ModelError when one needs an encoder that is not here.
+    """
+    chosen = get_ranker(ranker)
+    index = SourceIndex(scope)
+    read = read_issue(issue) if issue is not None and issue.strip() else None
+    suspects = with_named(comparison.suspects, read, index) if read else comparison.suspects
+    heard: list[Warned] = []
+    context = Context(
+        issue=read,
+        sources=index,
+        repository=Path(scope.repository) if scope.repository else None,
+        model=model,
+        cache=cache,
+        warn=heard.append,
+    )
+    return Localization(
+        ranker=ranker,
+        issue=issue,
+        runs=comparison.runs,
+        warnings=(*comparison.warnings, *(read.warnings if read else ()), *heard),
+        suspects=chosen.rank(suspects, context),
+        comparison=comparison,
+    )
+
+
+def with_named(suspects: Sequence[Suspect], issue: Issue, index: SourceIndex) -> tuple[Suspect, ...]:
+    """The suspects with `named-in-issue` evidence, and those functions that the issue names but no run executed."""
+    present = {suspect.function for suspect in suspects}
+    named = named_functions(issue, [*present, *(f for f in index.names() if f not in present)], sources=index)
+    flagged = {function: Finding(1.0, detail) for function, detail in named.items()}
+    evidence = weigh({"named-in-issue": flagged}, len(present))
+    merged = [
+        dataclasses.replace(suspect, evidence=(*suspect.evidence, *evidence.get(suspect.function, ())))
+        for suspect in suspects
+    ]
+    for function in sorted(flagged.keys() - present):
+        source = index.source(function)
+        if source is not None:
+            merged.append(
+                Suspect(
+                    function=function,
+                    line=source.line,
+                    end_line=source.end_line,
+                    executed=False,
+                    evidence=tuple(evidence[function]),
+                )
+            )
+    return tuple(merged)

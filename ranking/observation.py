@@ -1,0 +1,121 @@
+"""What was seen of one script: its call tree, its ending, and which functions behave unlike from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from xlocal.ranking.diff import TreeDiff, diff
+from xlocal.ranking.source import SourceIndex
+from xlocal.tracer.calltree import CallTree, Function
+from xlocal.tracer.decode import decode, fold
+from xlocal.tracer.errors import Warned
+from xlocal.tracer.record import Recording
+from xlocal.tracer.scope import Scope
+from xlocal.tracer.trace import Code, Trace, UncaughtException
+
+NOISE_BUDGET = 1e9  # cells: telling noise apart needs no optimal mapping
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Observation:
+    """One script's runs, seen as one.
+
+    `tree` is the first run's. `noisy` are the functions whose calls differ between runs of this same script;
+    `steady` those called in every run. `uncaught` is the exception that ended the script, then its causes, with its
+    frames still as code locations. `outside` names executed files out of the scope.
+    """
+
+    recording: Recording
+    tree: CallTree
+    noisy: frozenset[Function]
+    steady: frozenset[Function]
+    uncaught: tuple[UncaughtException, ...]
+    outside: tuple[str, ...]
+    warnings: tuple[Warned, ...]
+
+    @property
+    def role(self) -> str:
+        """What the script is for: buggy, or reference and its number."""
+        return self.recording.role
+
+
+def observe(
+    recording: Recording, index: SourceIndex, scope: Scope, *, progress: Callable[[str, float], None] | None = None
+) -> Observation:
+    """Read a recording's traces and tell noise apart by comparing the script's runs with one another.
+
+    Raises TraceFormatError for a trace that cannot be read.
+    """
+    name = namer(recording, index, scope)
+    first, *others = [run.traces() for run in recording.executions]
+    tree = fold(decode(first), name)
+    noisy: set[Function] = set()
+    steady = set(tree.counts())
+    for traces in others:
+        if same_words(first, traces):
+            continue
+        other = fold(decode(traces), name)
+        steady &= other.counts().keys()
+        noisy |= unlike(diff(tree, other, budget=NOISE_BUDGET, progress=progress))
+    return Observation(
+        recording=recording,
+        tree=tree,
+        noisy=frozenset(noisy),
+        steady=frozenset(steady),
+        uncaught=first[0].uncaught,
+        outside=tuple(sorted({path for trace in first for path in trace.outside})),
+        warnings=tuple(_warnings(recording, first, noisy)),
+    )
+
+
+def namer(recording: Recording, index: SourceIndex, scope: Scope) -> Callable[[Code], Function | None]:
+    """Names the functions of the project; those that the script itself defines count only if it is in scope alone."""
+    script = recording.command.file
+    scripts = {str(script), str(script.resolve())} if script is not None else set()
+    scripts -= {root.directory for root in scope.roots}
+
+    def name(code: Code) -> Function | None:
+        if code.filename in scripts:
+            return None
+        return index.locate(code.filename, code.line, code.name)
+
+    return name
+
+
+def same_words(left: Sequence[Trace], right: Sequence[Trace]) -> bool:
+    """Whether two executions recorded the very same calls, so that nothing needs to be compared."""
+    if len(left) != len(right):
+        return False
+    for one, other in zip(left, right, strict=True):
+        if one.codes != other.codes or len(one.streams) != len(other.streams):
+            return False
+        pairs = zip(one.streams, other.streams, strict=True)
+        if not all(np.array_equal(a.words, b.words) and a.started_at == b.started_at for a, b in pairs):
+            return False
+    return True
+
+
+def unlike(noise: TreeDiff) -> set[Function]:
+    """Functions with a call in one tree that has no partner in the other, their callers among them."""
+    found: set[Function] = set()
+    for tree, nodes in ((noise.buggy, noise.deleted), (noise.reference, noise.inserted)):
+        touched = np.concatenate([nodes, tree.parent[nodes]])
+        labels = np.unique(tree.label[touched[touched > 0]])
+        found.update(tree.functions[label] for label in labels.tolist())
+    return found
+
+
+def _warnings(recording: Recording, traces: Sequence[Trace], noisy: set[Function]) -> list[Warned]:
+    found = list(recording.warnings)
+    found += [Warned(w.slug, f"{recording.role}: {w.text}") for w in traces[0].warnings]
+    if noisy:
+        shown = ", ".join(str(function.qualname) for function in sorted(noisy)[:3])
+        more = f" and {len(noisy) - 3} more" if len(noisy) > 3 else ""
+        text = (
+            f"{recording.role}: the script's runs differ from one another in {shown}{more}; "
+            "what differs so is left out of the evidence"
+        )
+        found.append(Warned("runs-differ", text))
+    return found

@@ -1,0 +1,239 @@
+"""What the difference of two call trees says about each function: one finding per function and kind."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import numpy as np
+from xlocal.ranking.diff import TreeDiff
+from xlocal.ranking.evidence import Evidence
+from xlocal.ranking.observation import Observation
+from xlocal.ranking.source import SourceIndex
+from xlocal.tracer.calltree import CallTree, Function, IntArray
+from xlocal.tracer.trace import UncaughtException
+
+CALL_KINDS = frozenset({"deleted", "parent-of-deleted", "inserted", "parent-of-inserted", "moved", "count"})
+
+
+class Finding(NamedTuple):
+    """One observation before it is weighed: `strength` in 0..1 compares findings of one kind."""
+
+    strength: float
+    detail: str
+
+
+Findings = dict[str, dict[Function, Finding]]
+
+
+def findings(buggy: Observation, reference: Observation, difference: TreeDiff, index: SourceIndex) -> Findings:
+    """Every kind of finding that one pair of runs gives, by kind and function; noise is left out."""
+    found: Findings = {
+        **_alone(buggy, reference),
+        **_edits(difference),
+        "count": dict(_counts(buggy.tree, reference.tree)),
+        "exception": dict(_exceptions(buggy.tree, reference.tree)),
+        "traceback": dict(_traceback(buggy, reference, index)),
+    }
+    noisy = buggy.noisy | reference.noisy
+    for kind in CALL_KINDS:
+        found[kind] = {f: finding for f, finding in found[kind].items() if f not in noisy}
+    return found
+
+
+def weigh(found: Findings, executed: int) -> dict[Function, list[Evidence]]:
+    """Evidence from findings: each kind weighs by its rarity among the `executed` functions of this trace.
+
+    A kind that flags one function weighs 1 (times the finding's strength), one that flags all of them next to
+    nothing: log((executed + 1) / flagged) / log(executed + 1).
+    """
+    evidence: dict[Function, list[Evidence]] = {}
+    for kind, flagged in found.items():
+        rarity = 1.0 if kind == "traceback" else _rarity(len(flagged), executed)
+        for function, finding in flagged.items():
+            weight = round(max(rarity * finding.strength, 0.001), 4)
+            evidence.setdefault(function, []).append(Evidence(kind, weight, finding.detail))
+    return evidence
+
+
+def strongest(each: Iterable[Mapping[Function, list[Evidence]]]) -> dict[Function, tuple[Evidence, ...]]:
+    """Over several references the best of each kind, not the sum; heaviest first."""
+    best: dict[Function, dict[str, Evidence]] = {}
+    for evidence in each:
+        for function, items in evidence.items():
+            kinds = best.setdefault(function, {})
+            for item in items:
+                if item.kind not in kinds or item.weight > kinds[item.kind].weight:
+                    kinds[item.kind] = item
+    return {f: tuple(sorted(kinds.values(), key=lambda e: (-e.weight, e.kind))) for f, kinds in best.items()}
+
+
+def _rarity(flagged: int, executed: int) -> float:
+    if not flagged:
+        return 0.0
+    return max(math.log((executed + 1) / flagged) / math.log(executed + 1), 0.0) if executed else 1.0
+
+
+def times(count: int) -> str:
+    """`once`, `twice`, `5 times`."""
+    return {1: "once", 2: "twice"}.get(count, f"{count} times")
+
+
+def _alone(buggy: Observation, reference: Observation) -> Findings:
+    """Functions that one of the scripts calls in all its runs and the other in none."""
+    here, there = buggy.tree.counts(), reference.tree.counts()
+    only_buggy = {f: Finding(1.0, f"runs {times(n)}, only in the buggy run") for f, n in here.items() if f not in there}
+    only_reference = {
+        f: Finding(1.0, f"runs {times(n)} in the reference run, never in the buggy one")
+        for f, n in there.items()
+        if f not in here
+    }
+    return {
+        "only-buggy": {f: finding for f, finding in only_buggy.items() if f in buggy.steady},
+        "only-reference": {f: finding for f, finding in only_reference.items() if f in reference.steady},
+    }
+
+
+def _edits(difference: TreeDiff) -> Findings:
+    buggy, reference = difference.buggy, difference.reference
+    moved = difference.moved >= 0
+    came = np.zeros(len(reference), np.bool_)
+    came[difference.moved[moved]] = True
+    deleted = difference.deleted[~moved[difference.deleted]]
+    inserted = difference.inserted[~came[difference.inserted]]
+    return {
+        "deleted": dict(_named(buggy, deleted, "{} of its calls has no counterpart in the reference run")),
+        "inserted": dict(_named(reference, inserted, "{} of its calls happens only in the reference run")),
+        "moved": dict(_named(buggy, np.flatnonzero(moved).astype(np.int32), "{} of its calls comes from elsewhere")),
+        "parent-of-deleted": dict(
+            _callers(buggy, _tops(buggy, deleted, difference.match), "calls {}, which it does not in the reference run")
+        ),
+        "parent-of-inserted": dict(_missing_callees(difference, inserted)),
+    }
+
+
+def _named(tree: CallTree, nodes: IntArray, text: str) -> Iterator[tuple[Function, Finding]]:
+    calls = np.bincount(tree.label[1:], minlength=len(tree.functions))
+    for label, count in Counter(tree.label[nodes].tolist()).items():
+        share = count / max(int(calls[label]), 1)
+        yield tree.functions[label], Finding(0.5 + 0.5 * share, _plural(text, count, int(calls[label])))
+
+
+def _plural(text: str, count: int, of: int) -> str:
+    if count == of == 1:
+        return text.replace("{} of its calls", "its only call")
+    if count == of:
+        return (
+            text.replace("{} of its calls", f"all {count} of its calls")
+            .replace("has no", "have no")
+            .replace("happens", "happen")
+            .replace("comes", "come")
+        )
+    text = text.replace("{}", f"{count} of {of}").replace("of its calls", "calls" if of > 1 else "call")
+    return (
+        text if count == 1 else text.replace("has no", "have no").replace("happens", "happen").replace("comes", "come")
+    )
+
+
+def _tops(tree: CallTree, nodes: IntArray, match: IntArray) -> IntArray:
+    """The edited nodes whose caller has a partner: where the difference begins."""
+    return nodes[match[tree.parent[nodes]] >= 0]
+
+
+def _callers(tree: CallTree, tops: IntArray, text: str) -> Iterator[tuple[Function, Finding]]:
+    callees: dict[int, Counter[str]] = {}
+    for node in tops.tolist():
+        caller = int(tree.label[tree.parent[node]])
+        if caller >= 0:
+            callees.setdefault(caller, Counter())[tree.functions[tree.label[node]].qualname] += 1
+    for caller, names in callees.items():
+        yield tree.functions[caller], Finding(1.0, text.format(_listed(names)))
+
+
+def _missing_callees(difference: TreeDiff, inserted: IntArray) -> Iterator[tuple[Function, Finding]]:
+    buggy, reference = difference.buggy, difference.reference
+    tops = _tops(reference, inserted, difference.back)
+    callees: dict[int, Counter[str]] = {}
+    for node in tops.tolist():
+        caller = int(buggy.label[difference.back[reference.parent[node]]])
+        if caller >= 0:
+            callees.setdefault(caller, Counter())[reference.functions[reference.label[node]].qualname] += 1
+    for caller, names in callees.items():
+        yield (
+            buggy.functions[caller],
+            Finding(1.0, f"does not call {_listed(names)}, which it does in the reference run"),
+        )
+
+
+def _listed(names: Counter[str]) -> str:
+    shown = [name for name, _ in sorted(names.items(), key=lambda item: (-item[1], item[0]))[:2]]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _counts(buggy: CallTree, reference: CallTree) -> Iterator[tuple[Function, Finding]]:
+    there = reference.counts()
+    for function, count in buggy.counts().items():
+        other = there.get(function, count)
+        if other != count:
+            ratio = abs(math.log2(count / other))
+            yield (
+                function,
+                Finding(0.5 + min(ratio, 3.0) / 6, f"called {times(count)}, {times(other)} in the reference run"),
+            )
+
+
+def _exceptions(buggy: CallTree, reference: CallTree) -> Iterator[tuple[Function, Finding]]:
+    """Functions that exceptions left more often in the buggy run: the one that raised before those it passed."""
+    here, there = _raised(buggy), _raised(reference)
+    found: dict[Function, Finding] = {}
+    for (function, name, origin), count in sorted(here.items()):
+        if count > there.get((function, name, origin), 0):
+            shown = "an exception" if name == "?" else name.rpartition(".")[2]
+            times_there = there.get((function, name, origin), 0)
+            where = (
+                "only in the buggy run"
+                if not times_there
+                else f"{times(count)}, {times(times_there)} in the reference run"
+            )
+            finding = Finding(1.0 if origin else 0.5, f"{'raises' if origin else 'is left by'} {shown} {where}")
+            if function not in found or found[function].strength < finding.strength:
+                found[function] = finding
+    yield from found.items()
+
+
+def _raised(tree: CallTree) -> Counter[tuple[Function, str, bool]]:
+    """How often each function was left by each type of exception, apart for those where it began."""
+    left = np.flatnonzero(tree.raised >= 0)
+    passed = np.zeros(len(tree), np.bool_)
+    below = left[tree.raised[tree.parent[left]] == tree.raised[left]]
+    passed[tree.parent[below]] = True
+    left = left[tree.label[left] >= 0]
+    return Counter(
+        (tree.functions[tree.label[node]], tree.exceptions[tree.raised[node]], not passed[node])
+        for node in left.tolist()
+    )
+
+
+def _traceback(buggy: Observation, reference: Observation, index: SourceIndex) -> Iterator[tuple[Function, Finding]]:
+    """Frames of the exception that ended the buggy script, unless the reference ended by the very same one."""
+    if _origin(buggy.uncaught) == _origin(reference.uncaught):
+        return
+    seen: set[Function] = set()
+    for error in buggy.uncaught:
+        located = [(index.locate(*frame[:3]), frame[3]) for frame in error.frames]
+        inside = [(function, line) for function, line in located if function is not None]
+        name = error.type.rpartition(".")[2]
+        for distance, (function, line) in enumerate(reversed(inside)):
+            if function not in seen:
+                seen.add(function)
+                above = (
+                    f"{distance} call{'s' if distance > 1 else ''} above the raise of" if distance else "where it meets"
+                )
+                yield function, Finding(1 / (1 + distance), f"in the traceback at line {line}, {above} {name}")
+
+
+def _origin(uncaught: tuple[UncaughtException, ...]) -> tuple[str, object] | None:
+    return (uncaught[0].type, uncaught[0].frames[-1:]) if uncaught else None
