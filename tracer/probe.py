@@ -1062,8 +1062,8 @@ def run_recorded(program, backend, recorder):
     except SystemExit as stop:
         status = _exit_status(stop.code)
     except BaseException as error:  # whatever ends the program is reported exactly as the interpreter would
-        uncaught = describe_exception(error)
-        _print_uncaught(error)
+        uncaught, uncaught_error = describe_exception(error), error
+        backend.paused(lambda: _print_uncaught(uncaught_error))  # the exception's __str__ is not the script's call
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
     _wait_for_threads()
     stop_once(backend, recorder)
