@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from xlocal.tracer import layout
 from xlocal.tracer.errors import UsageError
 
 Kind = Literal["script", "module", "pytest"]
@@ -128,3 +129,36 @@ def _pytest(text: str, parts: list[str], cwd: Path) -> Command:
             else f"Cannot run {text!r}: name the test, as in 'pytest tests/test_a.py::test_b'"
         )
     return Command(text, "pytest", target, tuple(argv))
+
+
+def read_files(command: Command) -> list[str]:
+    """Files whose imports tell the project: the script, or the tests with the conftest.py files above them."""
+    file = command.file
+    if file is None:
+        return []
+    if command.kind == "script":
+        return [str(file)]
+    tests = [file]
+    if file.is_dir():
+        tests = [
+            path
+            for path in map(Path, layout.python_files(str(file)))
+            if path.name.startswith("test") or "_test." in path.name
+        ]
+    folder = file if file.is_dir() else file.parent
+    tree = Path(layout.work_tree(str(folder)))
+    above = [folder, *folder.parents]
+    within = above[: above.index(tree) + 1] if tree in above else [folder]
+    conftests = [path / "conftest.py" for path in within if (path / "conftest.py").is_file()]
+    return [str(path) for path in (*tests, *conftests)]
+
+
+def first_on_path(command: Command, cwd: Path) -> list[str]:
+    """What stands first on the program's sys.path: the script's real folder, or for tests the top of their packages."""
+    file = command.file
+    if file is None:
+        return [str(cwd)]
+    if command.kind == "script":
+        return [os.path.dirname(os.path.realpath(file))]
+    folder = file if file.is_dir() else file.parent
+    return [layout.package_holder(str(folder)), str(cwd)]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from xlocal.tracer import layout
-from xlocal.tracer.command import Command
+from xlocal.tracer.command import Command, first_on_path, read_files
 from xlocal.tracer.errors import UsageError, Warned
 from xlocal.tracer.launch import find_python
 
@@ -197,8 +197,8 @@ class _Surroundings:
         cwd: Path,
         env: Mapping[str, str],
     ) -> _Surroundings:
-        files = [file for command in commands for file in _read_files(command)]
-        first = list(dict.fromkeys(folder for command in commands for folder in _first_on_path(command, cwd)))
+        files = [file for command in commands for file in read_files(command)]
+        first = list(dict.fromkeys(folder for command in commands for folder in first_on_path(command, cwd)))
         modules = [command.target.split(".")[0] for command in commands if command.kind == "module"]
         trees = tuple(dict.fromkeys(layout.work_tree(folder) for folder in (str(cwd), *first)))
         request = {
@@ -370,36 +370,3 @@ def _script_as_scope(
         "nothing but the standard library is imported, so the script itself is observed; name other code with --scope"
     )
     return Scope(roots), (Warned("scope-is-script", text),)
-
-
-def _read_files(command: Command) -> list[str]:
-    """Files whose imports tell the project: the script, or the tests with the conftest.py files above them."""
-    file = command.file
-    if file is None:
-        return []
-    if command.kind == "script":
-        return [str(file)]
-    tests = [file]
-    if file.is_dir():
-        tests = [
-            path
-            for path in map(Path, layout.python_files(str(file)))
-            if path.name.startswith("test") or "_test." in path.name
-        ]
-    folder = file if file.is_dir() else file.parent
-    tree = Path(layout.work_tree(str(folder)))
-    above = [folder, *folder.parents]
-    within = above[: above.index(tree) + 1] if tree in above else [folder]
-    conftests = [path / "conftest.py" for path in within if (path / "conftest.py").is_file()]
-    return [str(path) for path in (*tests, *conftests)]
-
-
-def _first_on_path(command: Command, cwd: Path) -> list[str]:
-    """What stands first on the program's sys.path: the script's real folder, or for tests the top of their packages."""
-    file = command.file
-    if file is None:
-        return [str(cwd)]
-    if command.kind == "script":
-        return [os.path.dirname(os.path.realpath(file))]
-    folder = file if file.is_dir() else file.parent
-    return [layout.package_holder(str(folder)), str(cwd)]
