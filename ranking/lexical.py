@@ -49,14 +49,14 @@ class Weights:
     k1: float = 2.5
     b: float = 0.7
     name: float = 6.0
-    class_name: float = 4.0
+    class_name: float = 5.0
     file: float = 2.0
     body: float = 1.0
     comments: float = 1.0
     docstring: float = 0.0
     title: float = 2.0
-    constructor: float = 0.3
-    length: float = 0.1
+    constructor: float = 0.5
+    length: float = 0.05
 
 
 DEFAULT = Weights()
@@ -76,7 +76,7 @@ def _split(word: str) -> tuple[str, ...]:
 
 def query(issue: Issue, *, title: float = DEFAULT.title) -> dict[str, float]:
     """Weight of every term of the issue: per section the logarithm of its count, the title's times `title`."""
-    sections = [(title, [issue.title]), (1.0, [issue.prose])]
+    sections: list[tuple[float, Sequence[str]]] = [(title, [issue.title]), (1.0, [issue.prose])]
     sections += [(1.0, texts) for texts in (issue.inline_code, issue.code_blocks, issue.tracebacks)]
     found: dict[str, float] = {}
     for weight, texts in sections:

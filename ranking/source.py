@@ -11,7 +11,7 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -199,12 +199,29 @@ class SourceIndex:
                     yield source
 
     def names(self) -> Iterator[Function]:
-        """Identity of every function of the scope, without building its source texts."""
+        """Identity of every function of the scope: parses every file, but builds no texts."""
         for path in self.paths():
             module = self._module(path)
             for qualname, pieces in module.by_qualname.items() if module else ():
                 if not pieces[0].is_class:
                     yield Function(path, qualname)
+
+    def named(self, names: Iterable[str]) -> Iterator[Function]:
+        """Every function of the scope whose own name is one of `names`; files that define none are not parsed."""
+        wanted = sorted({name for name in names if name.isidentifier()})
+        pattern = re.compile(rb"\bdef[ \t]+(?:" + b"|".join(name.encode() for name in wanted) + rb")\b")
+        for path in self.paths() if wanted else ():
+            module = self._module(path) if self._holds(path, pattern) else None
+            for qualname, pieces in module.by_qualname.items() if module else ():
+                if not pieces[0].is_class and pieces[0].name in wanted:
+                    yield Function(path, qualname)
+
+    def _holds(self, path: str, pattern: re.Pattern[bytes]) -> bool:
+        try:
+            with open(self._absolute[path], "rb") as file:
+                return pattern.search(file.read()) is not None
+        except OSError:
+            return True  # parsing it will report why
 
     def paths(self) -> list[str]:
         """Relative paths of every Python file in scope, sorted."""

@@ -290,6 +290,13 @@ def named_functions(
     return found
 
 
+def mentioned_names(issue: Issue) -> frozenset[str]:
+    """Own names of the functions that `named_functions` could find, for a search over a whole repository."""
+    dotted = (name.rpartition(".")[2] for name in issue.names if "." in name)
+    framed = (frame.name for frame in issue.frames)
+    return frozenset([*dotted, *framed, *_bare_names(issue), *_long_words(issue)])
+
+
 def _bare_names(issue: Issue) -> Iterator[str]:
     """Names that stand for a function by themselves, in order; dunders name no function in particular."""
     inline = (piece.strip("() .") for piece in issue.inline_code)

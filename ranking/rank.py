@@ -1,0 +1,289 @@
+"""Rankers: suspects in, the same suspects in order of blame out.
+
+Every ranker sorts its input first, so that no result depends on the order it came in. `fused` is the default;
+`commits`, `proximity` and `paper` are those of the paper's Table 3 (`paper` is its embedding similarity ranker).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from xlocal.ranking import history, lexical
+from xlocal.ranking.encoder import DEFAULT_MODEL, Encoder, load_encoder
+from xlocal.ranking.evidence import RankedSuspect, Suspect
+from xlocal.ranking.source import FunctionSource, SourceIndex
+from xlocal.ranking.text import Issue, named_functions
+from xlocal.tracer.calltree import Function
+from xlocal.tracer.errors import UsageError, Warned
+
+FloatArray = NDArray[np.float64]
+
+DEFAULT_RANKER = "fused"
+# K of the paper's section 5.3.
+PAPER_TOP = 20
+
+# What one observation of each kind counts, times its weight in this trace (which carries its rarity). Lines and
+# counts come first, then calls and tree edits, then values; a function that differs in and out (carrier) may
+# only pass on what it was given.
+KIND_WEIGHTS: Mapping[str, float] = MappingProxyType(
+    {
+        "line": 1.0,
+        "line-count": 0.6,
+        "origin": 0.8,
+        "traceback": 0.7,
+        "exception": 0.6,
+        "count": 0.5,
+        "deleted": 0.5,
+        "only-buggy": 0.5,
+        "absorber": 0.5,
+        "parent-of-deleted": 0.4,
+        "parent-of-inserted": 0.4,
+        "moved": 0.4,
+        "inserted": 0.3,
+        "named-in-issue": 0.5,
+        "return": 0.25,
+        "exit-state": 0.25,
+        "argument": 0.15,
+        "carrier": 0.1,
+    }
+)
+# Of the fused score: the share of evidence beside the text's.
+EVIDENCE_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """What a ranker may look at beside the suspects.
+
+    `repository` is the directory that paths start from (the git work tree), for `commits`. `paper` uses `encoder`,
+    else loads `model` (a hub id or a folder; default UniXcoder) with the vector cache in the folder `cache`. `top` is the K that
+    `paper` keeps; no other ranker cuts its list. `warn` is told of doubts about the data.
+    """
+
+    sources: SourceIndex
+    issue: Issue | None = None
+    repository: Path | None = None
+    encoder: Encoder | None = None
+    model: str | None = None
+    cache: Path | None = None
+    top: int = PAPER_TOP
+    warn: Callable[[Warned], None] = lambda _: None
+
+    def has_issue(self) -> bool:
+        """True when there is an issue text with anything in it."""
+        return self.issue is not None and bool(self.issue.text.strip())
+
+
+class Ranker(Protocol):
+    """Orders suspects. Functions that the buggy run did not execute come last, whatever their score."""
+
+    @property
+    def name(self) -> str:
+        """What `--ranker` calls it."""
+
+    def rank(self, suspects: Sequence[Suspect], context: Context) -> tuple[RankedSuspect, ...]:
+        """The suspects with rank and score; UsageError when the context lacks what the ranker needs."""
+
+
+Scorer = Callable[[Sequence[Suspect], Context], FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRanker:
+    """A ranker that gives each suspect a score, after a choice of which suspects to rank at all."""
+
+    name: str
+    score: Scorer
+    choose: Callable[[Sequence[Suspect], Context], list[Suspect]] = lambda suspects, _: list(suspects)
+    cut: bool = False
+
+    def rank(self, suspects: Sequence[Suspect], context: Context) -> tuple[RankedSuspect, ...]:
+        """See Ranker. Ties are broken by path, line and qualname."""
+        chosen = sorted(self.choose(suspects, context), key=_identity)
+        scores = self.score(chosen, context).tolist() if chosen else []
+        order = sorted(range(len(chosen)), key=lambda i: (not chosen[i].executed, -scores[i], i))
+        kept = order[: context.top] if self.cut else order
+        return tuple(RankedSuspect(rank, round(scores[i], 6), chosen[i]) for rank, i in enumerate(kept, start=1))
+
+
+def get_ranker(name: str = DEFAULT_RANKER) -> Ranker:
+    """The ranker of a name; UsageError lists the names."""
+    ranker = next((ranker for ranker in RANKERS if ranker.name == name), None)
+    if ranker is None:
+        raise UsageError(f"there is no ranker {name!r}; choose one of {', '.join(ranker_names())}")
+    return ranker
+
+
+def ranker_names() -> tuple[str, ...]:
+    """Every name that `get_ranker` knows, the default first."""
+    return tuple(ranker.name for ranker in RANKERS)
+
+
+def _identity(suspect: Suspect) -> tuple[str, int, str]:
+    return suspect.function.path, suspect.line, suspect.function.qualname
+
+
+def _issue(name: str, context: Context) -> Issue:
+    if context.issue is None or not context.has_issue():
+        raise UsageError(f"the ranker {name!r} needs the text of an issue; give one with --issue FILE")
+    return context.issue
+
+
+def _sources(suspects: Iterable[Suspect], context: Context) -> list[FunctionSource]:
+    """Source of each suspect; one whose file is not there keeps its name and path as text."""
+    return [context.sources.source(suspect.function) or _nameless(suspect.function) for suspect in suspects]
+
+
+def _nameless(function: Function) -> FunctionSource:
+    *around, name = function.qualname.split(".")
+    return FunctionSource(
+        function=function,
+        line=0,
+        end_line=0,
+        ranges=(),
+        text="",
+        name=name,
+        class_names=tuple(around),
+        docstring="",
+        comments="",
+        body="",
+    )
+
+
+def lexical_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
+    """BM25F of the issue against each suspect's source, in deviations from the mean (see `lexical`)."""
+    return lexical.scores(_issue("lexical", context), _sources(suspects, context))
+
+
+def evidence_scores(suspects: Sequence[Suspect], _context: Context) -> FloatArray:
+    """Sum over the kinds of evidence, the strongest of each kind counting; shape `(n,)`, none negative."""
+    return np.array([sum(_by_kind(suspect).values()) for suspect in suspects])
+
+
+def _by_kind(suspect: Suspect) -> dict[str, float]:
+    best: dict[str, float] = {}
+    for item in suspect.evidence:
+        value = KIND_WEIGHTS.get(item.kind, 0.0) * item.weight
+        best[item.kind] = max(value, best.get(item.kind, 0.0))
+    return best
+
+
+def fused_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
+    """Text over its best + 0.8 x evidence over its best.
+
+    Without an issue: evidence over its best, and where that ties the suspect nearer to the raise, called more
+    rarely, and deeper in the tree.
+    """
+    evidence = _over_best(evidence_scores(suspects, context))
+    if context.has_issue():
+        text = lexical_scores(suspects, context)
+        return _over_best(text - text.min()) + EVIDENCE_SHARE * evidence
+    keys = [(_nearness(suspect), -suspect.calls[0], suspect.depth) for suspect in suspects]
+    place = {key: i for i, key in enumerate(sorted(set(keys)))}
+    # Scores are rounded to six digits; the tie-break stays below a real difference of evidence.
+    return np.round(evidence, 3) + np.array([place[key] for key in keys]) * (4e-4 / len(place))
+
+
+def _nearness(suspect: Suspect) -> float:
+    return max((item.weight for item in suspect.evidence if item.kind == "traceback"), default=0.0)
+
+
+def _over_best(values: FloatArray) -> FloatArray:
+    best = values.max(initial=0.0)
+    return values / best if best > 0 else np.zeros(len(values))
+
+
+def commit_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
+    """Number of commits that touched each function in the year before HEAD (see `history.changes`)."""
+    if context.repository is None:
+        raise UsageError("the ranker 'commits' needs the project's git work tree; use a clone or another --ranker")
+    changes = history.changes(_sources(suspects, context), context.repository, warn=context.warn)
+    return np.array([changes[suspect.function] for suspect in suspects], np.float64)
+
+
+def proximity_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
+    """Sum of three signals in 0..1: shares a file with a function or file that the issue names; runs below a named
+    function; closeness to the root of the trace, 1 / (1 + depth)."""
+    named = _named(suspects, context)
+    files = {function.path for function in named} | _named_files(suspects, context)
+    below = _descendants(named, suspects)
+    return np.array(
+        [
+            (suspect.function.path in files)
+            + (suspect.function in below or suspect.function in named)
+            + (1 / (1 + suspect.depth) if suspect.depth >= 0 else 0.0)
+            for suspect in suspects
+        ]
+    )
+
+
+def _descendants(functions: Iterable[Function], suspects: Sequence[Suspect]) -> set[Function]:
+    """Functions that ran below any of `functions`, by the calls of the buggy run."""
+    callees = {suspect.function: suspect.callees for suspect in suspects}
+    found: set[Function] = set()
+    waiting = list(functions)
+    while waiting:
+        fresh = set(callees.get(waiting.pop(), ())) - found
+        found |= fresh
+        waiting.extend(fresh)
+    return found
+
+
+def _named(suspects: Iterable[Suspect], context: Context) -> set[Function]:
+    """Suspects that the issue names, by evidence or by its text."""
+    every = list(suspects)
+    found = {suspect.function for suspect in every if suspect.has("named-in-issue")}
+    if context.issue is not None:
+        found |= named_functions(context.issue, [s.function for s in every], sources=context.sources).keys()
+    return found
+
+
+def _named_files(suspects: Iterable[Suspect], context: Context) -> set[str]:
+    """Paths of suspects whose dotted module path, or whose file name, stands in the issue's names or frames."""
+    if context.issue is None:
+        return set()
+    framed = {frame.path.replace("\\", "/").rpartition("/")[2] for frame in context.issue.frames}
+    found = set()
+    for path in {suspect.function.path for suspect in suspects}:
+        module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".").removeprefix("src.")
+        prefixes = (module, module + ".")
+        if path.rpartition("/")[2] in framed or any(name.startswith(prefixes) for name in context.issue.names):
+            found.add(path)
+    return found
+
+
+def _deleted_or_named(suspects: Sequence[Suspect], context: Context) -> list[Suspect]:
+    """The paper's set S: functions of deleted nodes, and those that the issue names."""
+    named = _named(suspects, context)
+    return [suspect for suspect in suspects if suspect.has("deleted") or suspect.function in named]
+
+
+def embedding_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
+    """Mean of two cosines: of the issue with the function's body, and with its name.
+
+    The paper derives one score from both (section 4.3) without saying how; the mean is ours.
+    """
+    issue = _issue("paper", context)
+    sources = _sources(suspects, context)
+    encoder = context.encoder or load_encoder(context.model or DEFAULT_MODEL, cache=context.cache, warn=context.warn)
+    texts = [issue.text, *(source.text or source.name for source in sources), *(source.name for source in sources)]
+    vectors = encoder.encode(texts).astype(np.float64)
+    body, name = np.split(vectors[1:] @ vectors[0], 2)
+    return np.asarray((body + name) / 2)
+
+
+RANKERS: tuple[Ranker, ...] = (
+    ScoreRanker("fused", fused_scores),
+    ScoreRanker("lexical", lexical_scores),
+    ScoreRanker("evidence", evidence_scores),
+    ScoreRanker("paper", embedding_scores, choose=_deleted_or_named, cut=True),
+    ScoreRanker("embedding", embedding_scores),
+    ScoreRanker("commits", commit_scores),
+    ScoreRanker("proximity", proximity_scores),
+)
