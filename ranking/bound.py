@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
+from typing import NamedTuple
 
+import numpy as np
 from xlocal.ranking.compiled import compiled
-from xlocal.ranking.kernel import reach
+from xlocal.ranking.kernel import Longs, reach
 from xlocal.ranking.reduce import Side, classes, depths_of
 from xlocal.tracer.calltree import IntArray
 
@@ -14,13 +15,24 @@ TABLE = 40_000  # cells of one sibling alignment; longer lists of siblings are c
 LONGEST = 400  # edits between two lists of siblings, beyond which both are halved
 
 
+class Tree(NamedTuple):
+    """A tree in preorder with what `align_forests` asks of its subtrees."""
+
+    label: IntArray
+    size: IntArray
+    kind: IntArray
+    sketch: IntArray
+
+
 def top_down(a: Side, b: Side, *, work: float) -> IntArray:
     """A mapping from the roots down, siblings aligned by what they seem to share; shape `(len(a),)`, -1: deleted.
 
     Near-linear for similar trees; after `work` alignment cells the rest stays unmatched.
     """
     kind = classes(np.concatenate((a.label, b.label)), np.concatenate((a.size, b.size)))
-    return align_forests(a.label, a.size, kind[: len(a)], b.label, b.size, kind[len(a) :], int(work))
+    one = Tree(a.label, a.size, kind[: len(a)], sketches(a.label, a.size))
+    two = Tree(b.label, b.size, kind[len(a) :], sketches(b.label, b.size))
+    return align_forests(one, two, int(work))
 
 
 def by_parentheses(a: Side, b: Side, *, limit: int) -> tuple[IntArray, int]:
@@ -89,18 +101,66 @@ def sketches(label: IntArray, size: IntArray) -> IntArray:
         count[x, label[x] % SKETCH] += 1
         c = x + 1
         while c < x + size[x]:
-            count[x] += count[c]
+            for s in range(SKETCH):
+                count[x, s] += count[c, s]
             c += size[c]
     return count
 
 
 @compiled
-def shared(p: IntArray, q: IntArray) -> int:
-    """How many labels two sketches may have in common."""
+def shared(p: IntArray, x: int, q: IntArray, y: int) -> int:
+    """How many labels two sketches (rows x and y) may have in common."""
     total = 0
     for s in range(SKETCH):
-        total += min(p[s], q[s])
+        total += min(p[x, s], q[y, s])
     return total
+
+
+@compiled
+def copy(source: IntArray, first: int, last: int, into: IntArray, at: int) -> int:
+    """`into[at:] = source[first:last]`, downwards only where they overlap; returns the position after it."""
+    for i in range(last - first):
+        into[at + i] = source[first + i]
+    return at + last - first
+
+
+@compiled
+def pair_trees(match: IntArray, x: int, y: int, size: int) -> None:
+    """Match equal subtrees node by node."""
+    for c in range(size):
+        match[x + c] = y + c
+
+
+@compiled
+def enter(size: IntArray, forest: IntArray, count: int, at: int, spare: IntArray) -> int:
+    """Replace the tree at position `at` of a forest by its children; returns the number of roots then."""
+    copy(forest, at + 1, count, spare, 0)
+    after = children(size, forest[at], forest, at)
+    return copy(spare, 0, count - at - 1, forest, after)
+
+
+@compiled
+def largest(size: IntArray, forest: IntArray, count: int) -> int:
+    """Position of the first largest tree."""
+    at = 0
+    for i in range(1, count):
+        if size[forest[i]] > size[forest[at]]:
+            at = i
+    return at
+
+
+@compiled
+def in_common(p: IntArray, fa: IntArray, count_a: int, q: IntArray, fb: IntArray, count_b: int) -> int:
+    """How many labels two forests may have in common, by their sketches."""
+    common_labels = 0
+    for s in range(SKETCH):
+        of_a = of_b = 0
+        for i in range(count_a):
+            of_a += p[fa[i], s]
+        for j in range(count_b):
+            of_b += q[fb[j], s]
+        common_labels += min(of_a, of_b)
+    return common_labels
 
 
 @compiled
@@ -115,138 +175,140 @@ def children(size: IntArray, x: int, into: IntArray, at: int) -> int:
 
 
 @compiled
-def align_forests(
-    label_a: IntArray,
-    size_a: IntArray,
-    kind_a: IntArray,
-    label_b: IntArray,
-    size_b: IntArray,
-    kind_b: IntArray,
-    work: int,
-) -> IntArray:
+def strip_ends(a: Tree, b: Tree, fa: IntArray, p: int, fb: IntArray, q: int, match: IntArray) -> tuple[int, int]:
+    """Match equal first and equal last trees of two forests, and take them out; returns the numbers of roots left."""
+    first = 0
+    while first < min(p, q) and a.kind[fa[first]] == b.kind[fb[first]]:
+        pair_trees(match, fa[first], fb[first], a.size[fa[first]])
+        first += 1
+    while min(p, q) > first and a.kind[fa[p - 1]] == b.kind[fb[q - 1]]:
+        p, q = p - 1, q - 1
+        pair_trees(match, fa[p], fb[q], a.size[fa[p]])
+    if first:
+        p, q = copy(fa, first, p, fa, 0), copy(fb, first, q, fb, 0)
+    return p, q
+
+
+@compiled
+def align_roots(a: Tree, b: Tree, fa: IntArray, p: int, fb: IntArray, q: int, best: Longs, pair: IntArray) -> int:
+    """Align roots of equal labels for the largest sum of labels that their trees may share; returns that sum.
+
+    `best` has room for the `(p + 1) * (q + 1)` cells; `pair[:p]` receives positions in `fb` (-1: none).
+    """
+    width = q + 1
+    for j in range(width):
+        best[j] = 0
+    for i in range(1, p + 1):
+        x = fa[i - 1]
+        best[i * width] = 0
+        for j in range(1, width):
+            y = fb[j - 1]
+            value = max(best[(i - 1) * width + j], best[i * width + j - 1])
+            if a.label[x] == b.label[y]:
+                gain = a.size[x] if a.kind[x] == b.kind[y] else shared(a.sketch, x, b.sketch, y)
+                value = max(value, best[(i - 1) * width + j - 1] + gain)
+            best[i * width + j] = value
+        pair[i - 1] = -1
+    i, j = p, q
+    while i and j:
+        value = best[i * width + j]
+        if value == best[i * width + j - 1]:
+            j -= 1
+        elif value == best[(i - 1) * width + j]:
+            i -= 1
+        else:
+            i, j = i - 1, j - 1
+            pair[i] = j
+    return best[p * width + q]
+
+
+@compiled
+def push(tasks: Longs, pool: IntArray, side: int, forest: IntArray, first: int, last: int) -> None:
+    """Put roots `forest[first:last]` on a pool, and where they start on the stack; row 0 holds the heights."""
+    top = tasks[0, side + 2]
+    tasks[tasks[0, 0], side] = top
+    tasks[0, side + 2] = copy(forest, first, last, pool, top)
+
+
+@compiled
+def push_pieces(
+    tasks: Longs, pool_a: IntArray, pool_b: IntArray, fa: IntArray, p: int, fb: IntArray, q: int, pair: IntArray
+) -> None:
+    """Put the aligned pairs of roots and the gaps between them on the stack."""
+    i = j = 0
+    while i < p and j < q:
+        e = i
+        while e < p and pair[e] < 0:
+            e += 1
+        if i == 0 and e == p:
+            return  # nothing is aligned
+        f = pair[e] if e < p else q
+        if e > i and f > j:
+            tasks[0, 0] += 1
+            push(tasks, pool_a, 0, fa, i, e)
+            push(tasks, pool_b, 1, fb, j, f)
+        if e < p:
+            tasks[0, 0] += 1
+            push(tasks, pool_a, 0, fa, e, e + 1)
+            push(tasks, pool_b, 1, fb, f, f + 1)
+        i, j = e + 1, f + 1
+
+
+@compiled
+def align_forests(a: Tree, b: Tree, work: int) -> IntArray:
     """The loop of `top_down`: a stack of pairs of forests, each a list of roots."""
-    n, m = len(label_a), len(label_b)
+    n, m = len(a.label), len(b.label)
     match = np.full(n, -1, np.int32)
-    sketch_a, sketch_b = sketches(label_a, size_a), sketches(label_b, size_b)
     pool_a, pool_b = np.empty(n + 1, np.int32), np.empty(m + 1, np.int32)
-    fa, fb = np.empty(n + 1, np.int32), np.empty(m + 1, np.int32)
-    tasks = np.empty((n + m + 4, 2), np.int64)  # first positions in the pools
-    pool_a[0], pool_b[0] = 0, 0
-    tasks[0] = 0
-    count, top_a, top_b = 1, 1, 1
+    fa, fb, spare = np.empty(n + 1, np.int32), np.empty(m + 1, np.int32), np.empty(max(n, m) + 1, np.int32)
+    pair = np.empty(n + 1, np.int32)
     best = np.zeros(TABLE + 1, np.int64)
-    while count:
-        count -= 1
-        p, q = top_a - tasks[count, 0], top_b - tasks[count, 1]
-        fa[:p] = pool_a[tasks[count, 0] : top_a]
-        fb[:q] = pool_b[tasks[count, 1] : top_b]
-        top_a, top_b = tasks[count, 0], tasks[count, 1]
-        while p and q:
-            # Equal trees at both ends, then a pair of equal single roots: safe (see reduce.strip).
-            first = 0
-            while first < min(p, q) and kind_a[fa[first]] == kind_b[fb[first]]:
-                for c in range(size_a[fa[first]]):
-                    match[fa[first] + c] = fb[first] + c
-                first += 1
-            while min(p, q) > first and kind_a[fa[p - 1]] == kind_b[fb[q - 1]]:
-                p, q = p - 1, q - 1
-                for c in range(size_a[fa[p]]):
-                    match[fa[p] + c] = fb[q] + c
-            fa[: p - first] = fa[first:p].copy()
-            fb[: q - first] = fb[first:q].copy()
-            p, q = p - first, q - first
-            if p == 0 or q == 0:
+    # Row t: where task t starts in the two pools; row 0: number of tasks, -, heights of the pools.
+    tasks = np.zeros((n + m + 4, 4), np.int64)
+    pool_a[0] = pool_b[0] = 0
+    tasks[0, 0] = tasks[0, 2] = tasks[0, 3] = 1
+    while tasks[0, 0]:
+        task = tasks[0, 0]
+        p = copy(pool_a, tasks[task, 0], tasks[0, 2], fa, 0)
+        q = copy(pool_b, tasks[task, 1], tasks[0, 3], fb, 0)
+        tasks[0, 0], tasks[0, 2], tasks[0, 3] = task - 1, tasks[task, 0], tasks[task, 1]
+        while True:
+            p, q = strip_ends(a, b, fa, p, fb, q, match)
+            small = (p + 1) * (q + 1) <= TABLE
+            work -= (p + 1) * (q + 1) if small else p + q
+            if p == 0 or q == 0 or work < 0:
                 break
-            if p == 1 and q == 1 and label_a[fa[0]] == label_b[fb[0]]:
+            if p == 1 and q == 1 and a.label[fa[0]] == b.label[fb[0]]:
                 match[fa[0]] = fb[0]
-                p, q = children(size_a, fa[0], fa, 0), children(size_b, fb[0], fb, 0)
+                p, q = children(a.size, fa[0], fa, 0), children(b.size, fb[0], fb, 0)
                 continue
-            work -= (p + 1) * (q + 1) if (p + 1) * (q + 1) <= TABLE else p + q
-            if work < 0:
-                break
-            pair = np.full(p, -1, np.int32)
-            if (p + 1) * (q + 1) <= TABLE:
-                width = q + 1
-                best[:width] = 0
-                for i in range(1, p + 1):
-                    x = fa[i - 1]
-                    best[i * width] = 0
-                    for j in range(1, q + 1):
-                        y = fb[j - 1]
-                        value = max(best[(i - 1) * width + j], best[i * width + j - 1])
-                        if label_a[x] == label_b[y]:
-                            gain = size_a[x]
-                            if kind_a[x] != kind_b[y]:
-                                gain = shared(sketch_a[x], sketch_b[y])
-                            value = max(value, best[(i - 1) * width + j - 1] + gain)
-                        best[i * width + j] = value
-                total_a, total_b = np.zeros(SKETCH, np.int32), np.zeros(SKETCH, np.int32)
-                largest, of_a = 0, True
-                for i in range(p):
-                    total_a += sketch_a[fa[i]]
-                    if size_a[fa[i]] > size_a[fa[largest]]:
-                        largest = i
-                other = 0
-                for j in range(q):
-                    total_b += sketch_b[fb[j]]
-                    if size_b[fb[j]] > size_b[fb[other]]:
-                        other = j
-                if size_b[fb[other]] > size_a[fa[largest]]:
-                    largest, of_a = other, False
+            if small:
+                gain = align_roots(a, b, fa, p, fb, q, best, pair)
+                x, y = largest(a.size, fa, p), largest(b.size, fb, q)
                 # Much in common, yet not among equal roots: enter the largest tree, giving up its root.
-                if 2 * best[p * width + q] < shared(total_a, total_b):
-                    if of_a and size_a[fa[largest]] > 1:
-                        rest = fa[largest + 1 : p].copy()
-                        at = children(size_a, fa[largest], fa, largest)
-                        fa[at : at + len(rest)] = rest
-                        p = at + len(rest)
-                        continue
-                    if not of_a and size_b[fb[largest]] > 1:
-                        rest = fb[largest + 1 : q].copy()
-                        at = children(size_b, fb[largest], fb, largest)
-                        fb[at : at + len(rest)] = rest
-                        q = at + len(rest)
-                        continue
-                i, j = p, q
-                while i and j:
-                    value = best[i * width + j]
-                    if value == best[i * width + j - 1]:
-                        j -= 1
-                    elif value == best[(i - 1) * width + j]:
-                        i -= 1
+                tallest = max(a.size[fa[x]], b.size[fb[y]])
+                if tallest > 1 and 2 * gain < in_common(a.sketch, fa, p, b.sketch, fb, q):
+                    if a.size[fa[x]] == tallest:
+                        p = enter(a.size, fa, p, x, spare)
                     else:
-                        i, j = i - 1, j - 1
-                        pair[i] = j
+                        q = enter(b.size, fb, q, y, spare)
+                    continue
             else:
-                kinds_a, kinds_b = kind_a[fa[:p]], kind_b[fb[:q]]
-                pair, distance = common(kinds_a, kinds_b, min(LONGEST, p + q))
-                if distance > LONGEST:
+                kinds_a, kinds_b = np.empty(p, np.int32), np.empty(q, np.int32)
+                for i in range(p):
+                    kinds_a[i] = a.kind[fa[i]]
+                for j in range(q):
+                    kinds_b[j] = b.kind[fb[j]]
+                limit = min(LONGEST, p + q)
+                aligned, distance = common(kinds_a, kinds_b, limit)
+                if distance > limit:
                     # No alignment in sight: halve both lists, and leave the halves to later turns.
-                    pool_a[top_a : top_a + p] = fa[:p]
-                    pool_b[top_b : top_b + q] = fb[:q]
-                    tasks[count] = top_a, top_b
-                    tasks[count + 1] = top_a + p // 2, top_b + q // 2
-                    count += 2
-                    top_a, top_b = top_a + p, top_b + q
+                    for first_a, last_a, first_b, last_b in ((0, p // 2, 0, q // 2), (p // 2, p, q // 2, q)):
+                        tasks[0, 0] += 1
+                        push(tasks, pool_a, 0, fa, first_a, last_a)
+                        push(tasks, pool_b, 1, fb, first_b, last_b)
                     break
-            i = j = 0
-            while i < p or j < q:
-                # A gap: roots without a partner, up to the next pair.
-                e = i
-                while e < p and pair[e] < 0:
-                    e += 1
-                f = pair[e] if e < p else q
-                if e > i and f > j and (i > 0 or j > 0 or e < p or f < q):
-                    tasks[count] = top_a, top_b
-                    pool_a[top_a : top_a + e - i] = fa[i:e]
-                    pool_b[top_b : top_b + f - j] = fb[j:f]
-                    count, top_a, top_b = count + 1, top_a + e - i, top_b + f - j
-                if e < p:
-                    tasks[count] = top_a, top_b
-                    pool_a[top_a], pool_b[top_b] = fa[e], fb[f]
-                    count, top_a, top_b = count + 1, top_a + 1, top_b + 1
-                    i, j = e + 1, f + 1
-                else:
-                    i, j = p, q
+                copy(aligned, 0, p, pair, 0)
+            push_pieces(tasks, pool_a, pool_b, fa, p, fb, q, pair)
             break
     return match

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-
 from xlocal.tracer.calltree import CallTree, Function, IntArray
 
 if TYPE_CHECKING:
@@ -197,7 +196,8 @@ def moves(a: Side, b: Side, match: IntArray, back: IntArray) -> IntArray:
     lone_a, lone_b = a.keep(gone_a), b.keep(gone_b)
     if len(lone_a) and len(lone_b):
         kind = classes(np.concatenate((lone_a.label, lone_b.label)), np.concatenate((lone_a.size, lone_b.size)))
-        found = moved_subtrees(kind[: len(lone_a)], lone_a.size, kind[len(lone_a) :], lone_b.size)
+        order = np.argsort(-lone_a.size, kind="stable").astype(np.int32)
+        found = moved_subtrees(kind[: len(lone_a)], lone_a.size, kind[len(lone_a) :], order)
         hit = found >= 0
         moved[lone_a.node[hit]] = lone_b.node[found[hit]]
     return moved

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-
 from xlocal.ranking import kernel
 from xlocal.ranking.kernel import Band, Longs, Order
 from xlocal.ranking.reduce import Side, classes, depths_of
@@ -139,7 +138,7 @@ def chunks(work: Longs) -> list[tuple[int, int, float]]:
     return [(int(f), int(t), float(s)) for f, t, s in zip(edges[:-1], edges[1:], share, strict=True)]
 
 
-def banded(views: tuple[View, View], best: Best, *, most: float, paper: bool, progress: Progress) -> float:
+def banded(views: tuple[View, ...], best: Best, *, most: float, paper: bool, progress: Progress) -> float:
     """Search with growing thresholds until the optimum is proven or a round would take `most` cells or more.
 
     A round with threshold t finds the optimum if that is at most t, and otherwise proves that it is larger.
@@ -179,10 +178,16 @@ Rows = tuple[IntArray, IntArray]
 
 def plain_windows(view: View, limit: int, paper: bool) -> tuple[Rows, Rows]:
     """`kernel.windows` of the postorder strings and of the preorder strings."""
-    post_a, post_b = view.a.label, view.b.label
-    pre_a, pre_b = np.empty_like(post_a), np.empty_like(post_b)
-    pre_a[view.a.other], pre_b[view.b.other] = post_a, post_b
-    return string_windows(post_a, post_b, limit, paper), string_windows(pre_a, pre_b, limit, paper)
+    texts = [texts_of(order, view.mirrored) for order in (view.a, view.b)]
+    post, pre = (string_windows(texts[0][end], texts[1][end], limit, paper) for end in (0, 1))
+    return post, pre
+
+
+def texts_of(order: Order, mirrored: bool) -> tuple[IntArray, IntArray]:
+    """Labels in postorder and in preorder."""
+    other = np.empty_like(order.label)
+    other[order.other] = order.label
+    return (other[::-1].copy(), order.label[::-1].copy()) if mirrored else (order.label, other)
 
 
 def string_windows(a: IntArray, b: IntArray, limit: int, paper: bool) -> Rows:

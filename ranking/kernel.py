@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-
 from xlocal.ranking.compiled import compiled
 from xlocal.tracer.calltree import IntArray
 
@@ -174,24 +173,39 @@ def heads(a: Order, paper: bool) -> IntArray:
 
 
 @compiled
-def extents(a: Order, b: Order, x: int, tops: IntArray, paper: bool, end_a: IntArray, end_b: IntArray) -> int:
+def extents(
+    a: Order, b: Order, x: int, tops: IntArray, paper: bool, mark: IntArray, end_a: IntArray, end_b: IntArray
+) -> int:
     """For each head of the other tree, the largest nodes of both left paths whose distance must be searched.
 
-    Fills `end_a`, `end_b` (-1: none), shape `(len(tops),)`; returns the number of cells which that takes.
+    Fills `end_a`, `end_b` (-1: none), shape `(len(tops),)`; returns the number of cells which that takes. `mark` has an
+    entry of -1 for each label, before and after.
     """
     cells = 0
+    start = a.left[x]
+    i = start
+    while i >= 0:
+        if i > start:  # a leaf's distances need no search, see jump_cost
+            mark[a.label[i] + 1] = i
+        i = a.up[i]
     for t in range(len(tops)):
         end_a[t], end_b[t] = -1, -1
-        i = a.left[x]
-        while i >= 0:
-            j = b.left[tops[t]]
+        begin = b.left[tops[t]]
+        if paper:
+            end_a[t], end_b[t] = x, tops[t]
+        else:
+            j = b.up[begin]
             while j >= 0:
-                if jump_cost(a, b, i, j, paper) < 0:
-                    end_a[t], end_b[t] = i, max(end_b[t], j)
+                i = mark[b.label[j] + 1]
+                if i >= 0:
+                    end_a[t], end_b[t] = max(end_a[t], i), j
                 j = b.up[j]
-            i = a.up[i]
         if end_a[t] >= 0:
-            cells += np.int64(end_a[t] - a.left[x] + 2) * (end_b[t] - b.left[tops[t]] + 2)
+            cells += np.int64(end_a[t] - start + 2) * (end_b[t] - begin + 2)
+    i = start
+    while i >= 0:
+        mark[a.label[i] + 1] = -1
+        i = a.up[i]
     return cells
 
 
@@ -199,9 +213,10 @@ def extents(a: Order, b: Order, x: int, tops: IntArray, paper: bool, end_a: IntA
 def predict_full(a: Order, b: Order, heads_a: IntArray, heads_b: IntArray, paper: bool) -> Longs:
     """Cells of the full search, shape `(len(heads_a),)`."""
     end_a, end_b = np.empty(len(heads_b), np.int32), np.empty(len(heads_b), np.int32)
+    mark = np.full(max(a.label.max(), b.label.max()) + 2, -1, np.int32)
     cells = np.zeros(len(heads_a), np.int64)
     for s in range(len(heads_a)):
-        cells[s] = extents(a, b, heads_a[s], heads_b, paper, end_a, end_b)
+        cells[s] = extents(a, b, heads_a[s], heads_b, paper, mark, end_a, end_b)
     return cells
 
 
@@ -211,8 +226,9 @@ def search_full(
 ) -> None:
     """All distances `known[slot, slot]` of the left paths of these heads; called for small heads first."""
     end_a, end_b = np.empty(len(heads_b), np.int32), np.empty(len(heads_b), np.int32)
+    mark = np.full(max(a.label.max(), b.label.max()) + 2, -1, np.int32)
     for s in range(len(heads_a)):
-        extents(a, b, heads_a[s], heads_b, paper, end_a, end_b)
+        extents(a, b, heads_a[s], heads_b, paper, mark, end_a, end_b)
         for t in range(len(heads_b)):
             # The pair of the roots is left to the trace, which fills its table anyway.
             if end_a[t] >= 0 and not (end_a[t] == len(a.label) - 1 and end_b[t] == len(b.label) - 1):

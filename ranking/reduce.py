@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-
 from xlocal.ranking.compiled import compiled
 from xlocal.tracer.calltree import IntArray
 
@@ -150,10 +149,10 @@ def strip(
 
 
 @compiled
-def moved_subtrees(kind_a: IntArray, size_a: IntArray, kind_b: IntArray, size_b: IntArray) -> IntArray:
+def moved_subtrees(kind_a: IntArray, size_a: IntArray, kind_b: IntArray, order: IntArray) -> IntArray:
     """For each node of forest a its copy in forest b, shape `(len(a),)`, -1: none; no node is used twice.
 
-    The largest equal subtrees are paired first, then the earliest.
+    Nodes of a choose in the given order, larger subtrees first; they take the earliest copy.
     """
     found = np.full(len(kind_a), -1, np.int32)
     used = np.zeros(len(kind_b), np.bool_)
@@ -163,7 +162,7 @@ def moved_subtrees(kind_a: IntArray, size_a: IntArray, kind_b: IntArray, size_b:
     for y in range(len(kind_b) - 1, -1, -1):
         following[y] = first[kind_b[y]]
         first[kind_b[y]] = y
-    for x in np.argsort(-size_a, kind="mergesort"):
+    for x in order:
         if found[x] >= 0:
             continue
         y = first[kind_a[x]]
