@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Protocol
 
 import numpy as np
@@ -146,9 +147,9 @@ class TransformerEncoder:
         """Vectors of the texts, shape `(len(texts), hidden size)`; `(0, 0)` for none."""
         if not texts:
             return np.zeros((0, 0), np.float32)
+        tokenizer, model, prefix, limit = self._load()
         import torch
 
-        tokenizer, model, prefix, limit = self._load()
         unique = sorted(set(texts))
         tokens = self._tokens(tokenizer, unique, prefix, limit)
         vectors: dict[str, Vectors] = {}
@@ -173,6 +174,7 @@ class TransformerEncoder:
         if self._loaded is None:
             _require(*_PACKAGES)
             import torch
+            from safetensors import SafetensorError
             from transformers import AutoModel, AutoTokenizer
             from transformers.utils import logging
 
@@ -184,7 +186,7 @@ class TransformerEncoder:
             try:
                 tokenizer = AutoTokenizer.from_pretrained(str(self._folder))
                 model = AutoModel.from_pretrained(str(self._folder))
-            except (OSError, ValueError, KeyError, RuntimeError) as error:
+            except (OSError, ValueError, KeyError, RuntimeError, SafetensorError, UnpicklingError) as error:
                 reason = str(error).split("\n", 1)[0]
                 raise ModelError(f"the model in {self._folder} cannot be loaded: {reason}") from error
             finally:

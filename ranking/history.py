@@ -14,7 +14,7 @@ from xlocal.tracer.errors import UsageError, Warned, XlocalError
 
 YEAR = timedelta(days=365)
 _HUNK = re.compile(r"@@ -(\d+)(?:,(\d+))? \+(\d+)(?:,(\d+))? @@")
-_COMMIT = "\x01commit"
+_COMMIT = re.compile(r"^\x01commit$", re.MULTILINE)
 # Users' git settings must not change the text that is parsed here.
 _PLAIN = ("--no-color", "--no-ext-diff", "--no-textconv", "--no-renames", "--unified=0", "--relative")
 _PREFIXES = ("--src-prefix=a/", "--dst-prefix=b/")
@@ -66,8 +66,8 @@ def _follow(
     for path, hunks in _files(git("diff", *_PLAIN, *_PREFIXES, "HEAD", "--", *paths)):
         for function in by_path.get(path, ()):
             ranges[function] = [_before(span, hunks) for span in ranges[function]]
-    log = ("log", "--first-parent", "-m", f"--since={since.isoformat()}", f"--format={_COMMIT}", "--patch")
-    for commit in git(*log, *_PLAIN, *_PREFIXES, "--", *paths).split(_COMMIT):
+    log = ("log", "--first-parent", "-m", f"--since={since.isoformat()}", "--format=%x01commit", "--patch")
+    for commit in _COMMIT.split(git(*log, *_PLAIN, *_PREFIXES, "--", *paths)):
         for path, hunks in _files(commit):
             for function in by_path.get(path, ()):
                 spans = ranges[function]

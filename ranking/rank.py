@@ -61,9 +61,9 @@ EVIDENCE_SHARE = 0.8
 class Context:
     """What a ranker may look at beside the suspects.
 
-    `repository` is the directory that paths start from (the git work tree), for `commits`. `paper` uses `encoder`,
-    else loads `model` (a hub id or a folder; default UniXcoder) with the vector cache in the folder `cache`. `top` is the K that
-    `paper` keeps; no other ranker cuts its list. `warn` is told of doubts about the data.
+    `repository` is the directory that paths start from (the git work tree), for `commits`. `paper` and `embedding`
+    use `encoder`, else load `model` (a hub id or a folder; default UniXcoder) with the vector cache in the folder
+    `cache`. `top` is the K that `paper` keeps; no other ranker cuts its list. `warn` is told of doubts about the data.
     """
 
     sources: SourceIndex

@@ -173,6 +173,7 @@ class _Reader:
         self.close()
         self._began = True
         self._fence = "" if self._fence else match[1]
+        self._blank, self._in_list = True, self._in_list and line.startswith(" ")
         return True
 
     def _text(self, line: str) -> None:
