@@ -10,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from xlocal.ranking.closer import Chosen, choose, chosen_calls, value_findings
 from xlocal.ranking.diff import TreeDiff, diff
 from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
 from xlocal.ranking.observation import Observation, observe
 from xlocal.ranking.rank import Context, get_ranker
-from xlocal.ranking.signals import Finding, findings, strongest, weigh
+from xlocal.ranking.signals import Finding, Findings, findings, strongest, weigh
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import Issue, named_functions, read_issue
 from xlocal.tracer.calltree import CallTree, Function, depths
-from xlocal.tracer.errors import SessionError, Warned
+from xlocal.tracer.closeup import Closeup, Focus, steady
+from xlocal.tracer.errors import ScriptError, SessionError, Warned
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
 
@@ -27,6 +29,7 @@ CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
 BUDGET = 60.0  # seconds
 
 Progress = Callable[[str], None]
+Closer = Callable[[Recording, Focus], Sequence[Closeup]]  # runs a script again; one close-up for each repeat
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,12 +123,14 @@ def compare(
     scope: Scope,
     budget: float = BUDGET,
     paper: bool = False,
+    closer: Closer | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare the buggy recording with each reference and gather the evidence for every function in scope.
 
     `budget` bounds the exact tree difference, in seconds for each reference. `paper` lets the difference rename
-    nodes, as APTED does. Raises TraceFormatError for a trace that cannot be read.
+    nodes, as APTED does. `closer` runs a recording's script again to see lines and values (`record.closeups` with
+    its options); without it the evidence is of calls alone. Raises TraceFormatError for a trace that cannot be read.
     """
     say: Progress = progress or (lambda text: None)
     index = SourceIndex(scope)
@@ -144,18 +149,63 @@ def compare(
         pairs.append((reference, difference))
     say("gathering the evidence")
     executed = len(bad.tree.counts())
-    weighed = [weigh(findings(bad, reference, difference, index), executed) for reference, difference in pairs]
+    found = [findings(bad, reference, difference, index) for reference, difference in pairs]
+    doubts: list[Warned] = []
+    if closer is not None and len(bad.tree) > 1:
+        try:
+            for kinds, more in zip(found, look_closer(bad, pairs, closer, doubts.append), strict=True):
+                kinds.update(more)
+        except ScriptError as error:
+            text = f"lines and values are missing, since the second pass did not end as the first: {error}"
+            doubts.append(Warned("second-pass-failed", text))
+    weighed = [weigh(kinds, executed) for kinds in found]
     suspects = tuple(_suspects(bad, good, strongest(weighed), index))
     nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
     return Comparison(
         runs=tuple(_summary(observation) for observation in seen),
-        warnings=(*_warnings(bad, good, pairs), *index.warnings),
+        warnings=(*_warnings(bad, good, pairs), *doubts, *index.warnings),
         suspects=suspects,
         cost=nearest.cost,
         lower=nearest.lower,
         exact=nearest.exact,
         blindness=_blindness(bad, good, suspects),
     )
+
+
+def look_closer(
+    bad: Observation,
+    pairs: Sequence[tuple[Observation, TreeDiff]],
+    closer: Closer,
+    warn: Callable[[Warned], None],
+) -> list[Findings]:
+    """The findings of a second pass over the buggy script and each reference, one for each pair.
+
+    Raises ScriptError when a script does not run to its end this time.
+    """
+    wanted = [choose(bad, reference, difference) for reference, difference in pairs]
+    here = chosen_calls(bad, set().union(*(nodes for nodes, _ in wanted)))
+    seen = settled(bad, here, closer, warn)
+    found = []
+    for (reference, difference), (_, nodes) in zip(pairs, wanted, strict=True):
+        there = chosen_calls(reference, nodes)
+        other = settled(reference, there, closer, warn)
+        found.append(value_findings(bad, reference, difference, (here, there), (seen, other)))
+    return found
+
+
+def settled(observation: Observation, chosen: Chosen, closer: Closer, warn: Callable[[Warned], None]) -> Closeup:
+    """The close-up of one script that its repeats agree on; says so when it does not line up with the first pass."""
+    seen = steady(closer(observation.recording, chosen.focus))
+    for warning in seen.warnings:
+        warn(Warned(warning.slug, f"{observation.role}, second pass: {warning.text}"))
+    missing = sum(key not in seen.calls for key in chosen.keys.values())
+    if missing:
+        text = (
+            f"{observation.role}: {missing} of {len(chosen.keys)} calls were not the same in the second pass; "
+            "their lines and values are left out"
+        )
+        warn(Warned("second-pass-differs", text))
+    return seen
 
 
 def _suspects(

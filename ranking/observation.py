@@ -6,10 +6,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from xlocal.ranking.diff import TreeDiff, diff
 from xlocal.ranking.source import SourceIndex
-from xlocal.tracer.calltree import CallTree, Function
-from xlocal.tracer.decode import decode, fold
+from xlocal.tracer.calltree import CallTree, Function, IntArray
+from xlocal.tracer.decode import call_numbers, decode, fold, fold_nodes
 from xlocal.tracer.errors import Warned
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
@@ -25,10 +26,16 @@ class Observation:
     `tree` is the first run's. `noisy` are the functions whose calls differ between runs of this same script;
     `steady` those called in every run. `uncaught` is the exception that ended the script, then its causes, with its
     frames still as code locations. `outside` names executed files out of the scope.
+    For each node of the tree, shape (n,): `code` indexes `codes` (-1: node 0), `index` counts the calls of that code
+    before it in its thread, `visible` says whether a second pass can find it (a function's own call, first thread).
     """
 
     recording: Recording
     tree: CallTree
+    codes: tuple[Code, ...]
+    code: IntArray
+    index: IntArray
+    visible: NDArray[np.bool_]
     noisy: frozenset[Function]
     steady: frozenset[Function]
     uncaught: tuple[UncaughtException, ...]
@@ -50,7 +57,9 @@ def observe(
     """
     name = namer(recording, index, scope)
     first, *others = [run.traces() for run in recording.executions]
-    tree = fold(decode(first), name)
+    raw = decode(first)
+    tree, nodes = fold_nodes(raw, name)
+    plain = np.array([not code.name.startswith("<") for code in raw.codes] + [False])
     noisy: set[Function] = set()
     steady = set(tree.counts())
     for traces in others:
@@ -62,6 +71,10 @@ def observe(
     return Observation(
         recording=recording,
         tree=tree,
+        codes=raw.codes,
+        code=raw.code[nodes],
+        index=call_numbers(raw)[nodes],
+        visible=plain[raw.code[nodes]] & (tree.thread == 0),
         noisy=frozenset(noisy),
         steady=frozenset(steady),
         uncaught=first[0].uncaught,

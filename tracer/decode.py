@@ -17,8 +17,8 @@ class RawTree(NamedTuple):
     """All calls of one execution, in preorder under node 0 (the run itself, code -1, parent -1).
 
     Columns of shape (n,): `code` indexes `codes`, `raised` indexes `exceptions` (-1: returned), `thread` counts the
-    threads of all processes from 0 in the order of their start. What a thread or a process called first hangs
-    under the call that started it.
+    threads of all processes from 0 in the order of their start, `entered` grows with the time of the call within
+    its thread. What a thread or a process called first hangs under the call that started it.
     """
 
     codes: tuple[Code, ...]
@@ -27,6 +27,7 @@ class RawTree(NamedTuple):
     parent: IntArray
     raised: IntArray
     thread: IntArray
+    entered: IntArray
 
 
 def decode(traces: Sequence[Trace]) -> RawTree:
@@ -101,7 +102,7 @@ class _Parts:
         columns = [(first, first, first, np.zeros(1, np.int32)), *self.columns]
         code, parent, raised, thread = (np.concatenate(column) for column in zip(*columns, strict=True))
         order, parent = preorder(parent)
-        return RawTree(codes, exceptions, code[order], parent, raised[order], thread[order])
+        return RawTree(codes, exceptions, code[order], parent, raised[order], thread[order], order)
 
 
 def _replay(words: Words, resumable: NDArray[np.bool_], asked: NDArray[np.int64]) -> _Nodes:
@@ -165,7 +166,12 @@ SPLICED, IMPORT = -1, -2  # labels of calls that are not nodes: their children r
 
 
 def fold(raw: RawTree, name: Callable[[Code], Function | None]) -> CallTree:
-    """The call tree of the functions that `name` gives for the raw tree's codes.
+    """The call tree of the functions that `name` gives for the raw tree's codes; see `fold_nodes`."""
+    return fold_nodes(raw, name)[0]
+
+
+def fold_nodes(raw: RawTree, name: Callable[[Code], Function | None]) -> tuple[CallTree, IntArray]:
+    """The call tree, and for each of its nodes the raw node that it was, shape (n,).
 
     A code named None is spliced out, its calls rising to its caller; module-level import work is left out whole. A
     lambda or comprehension belongs to the function around it: called from there it is no node of its own.
@@ -182,7 +188,7 @@ def fold(raw: RawTree, name: Callable[[Code], Function | None]) -> CallTree:
             label_of[number] = IMPORT
     label = label_of[raw.code]
     kept, parent = _kept(label, inner[raw.code], np.array(raw.parent, np.int32))
-    return CallTree.from_columns(
+    tree = CallTree.from_columns(
         functions=tuple(functions),
         exceptions=raw.exceptions,
         label=label[kept],
@@ -190,6 +196,20 @@ def fold(raw: RawTree, name: Callable[[Code], Function | None]) -> CallTree:
         raised=raw.raised[kept],
         thread=raw.thread[kept],
     )
+    return tree, kept
+
+
+def call_numbers(raw: RawTree) -> IntArray:
+    """For each raw node how many calls of the same code its thread had begun before, shape (n,)."""
+    order = np.lexsort((raw.entered, raw.code, raw.thread))
+    code, thread = raw.code[order], raw.thread[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (code[1:] != code[:-1]) | (thread[1:] != thread[:-1])
+    starts = np.flatnonzero(new)
+    run = np.cumsum(new) - 1
+    numbers = np.empty(len(order), np.int32)
+    numbers[order] = np.arange(len(order)) - starts[run]
+    return numbers
 
 
 def imported_calls(raw: RawTree) -> int:

@@ -13,8 +13,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from xlocal.tracer.closeup import Closeup, Focus
 from xlocal.tracer.command import Command, parse_command
 from xlocal.tracer.errors import ScriptError, SessionError, UsageError, Warned
 from xlocal.tracer.launch import (
@@ -35,6 +36,7 @@ __all__ = [
     "Interpreter",
     "Recording",
     "check_interpreter",
+    "closeups",
     "parse_command",
     "record",
 ]
@@ -144,13 +146,14 @@ def record(  # noqa: PLR0913 - each is an option of the command line
     backend: str = "auto",
     native: Path | None = None,
     seed: int = 0,
+    focus: Focus | None = None,
     progress: Progress | None = None,
 ) -> Recording:
     """Run a command `repeat` times under the probe; run i leaves its files in `folder/role/i`.
 
     All recordings of a session share `folder`, so that their programs find the same temporary folder (`TMPDIR`, emptied
     before each run). `cwd` None is the directory xlocal started in, "temp" an empty one. `env` is added to the
-    environment last. `timeout` is in seconds per run. `native` is the compiled recorder of the backend of that name.
+    environment last. `timeout` is in seconds per run. `focus` asks for the second pass (`closeups`) instead of the tree. `native` is the compiled recorder of the backend of that name.
 
     Raises:
         ScriptError: it does not compile, ran longer than `timeout`, or wrote no trace. What was recorded stays.
@@ -180,6 +183,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             "native": None if native is None else os.path.abspath(native),
             "hide": [],
             "hook": str(workspace),
+            "focus": None if focus is None else {"functions": focus, "values": True, "seconds": timeout / 2},
         }
         environment = _environment(workspace / "tmp", env or {})
         shutil.rmtree(place, ignore_errors=True)
@@ -207,6 +211,19 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             f"{command.text}: still ran after {timeout:g} seconds and was ended; give it longer with --timeout"
         )
     return recording
+
+
+def closeups(recording: Recording, focus: Focus, *, timeout: float = 300.0, **options: Any) -> tuple[Closeup, ...]:
+    """Run a recording's command again and look closely at the calls of `focus`; one close-up for each repeat.
+
+    `options` are those that `record` was called with. A second pass is slower, so it has ten times as long as the
+    first took where that is more than `timeout`. Raises what `record` raises.
+    """
+    longest = max(run.seconds for run in recording.executions)
+    again = record(
+        recording.command, role=f"{recording.role}-closer", focus=focus, timeout=max(timeout, 10 * longest), **options
+    )
+    return tuple(Closeup.load(run.folder / "main.xtrace") for run in again.executions)
 
 
 def _write_config(run: Path, config: Mapping[str, object]) -> Path:

@@ -1,0 +1,315 @@
+"""The second look: which calls to see closely, and what their lines and values say about each function."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from xlocal.ranking.diff import TreeDiff
+from xlocal.ranking.observation import Observation
+from xlocal.ranking.signals import Finding, Findings
+from xlocal.tracer.calltree import CallTree, Function, IntArray
+from xlocal.tracer.closeup import UNKNOWN, CallKey, CallRecord, Closeup, Focus, Value
+
+MOST_CALLS = 40_000  # seen closely in one run
+CAPS = (150, 40, 10, 2)  # calls of one function, the first that keeps a run within MOST_CALLS
+
+
+class Chosen(NamedTuple):
+    """The calls of one run to be seen closely: what to tell the probe, and which node each call is."""
+
+    focus: Focus
+    keys: dict[int, CallKey]  # node of the call tree -> call
+
+
+def choose(bad: Observation, good: Observation, difference: TreeDiff) -> tuple[set[int], set[int]]:
+    """The nodes of both runs of a pair that are worth a second look: of every function that both called, the calls
+    without a partner and those next to an edit first, and the partners of all that are chosen."""
+    both = bad.tree.counts().keys() & good.tree.counts().keys()
+    near_bad = _near_edits(bad.tree, difference.match)
+    near_good = _near_edits(good.tree, difference.back)
+    for cap in CAPS:
+        nodes = set(_sample(bad, both, near_bad, cap))
+        others = set(_sample(good, both, near_good, cap))
+        others |= {int(difference.match[node]) for node in nodes if difference.match[node] >= 0}
+        nodes |= {int(difference.back[node]) for node in others if difference.back[node] >= 0}
+        if max(len(nodes), len(others)) <= MOST_CALLS:
+            break
+    return nodes, others
+
+
+def _near_edits(tree: CallTree, partner: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Calls without a partner, and their callers, shape (n,)."""
+    near = partner < 0
+    callers = tree.parent[np.flatnonzero(near)]
+    near[callers[callers >= 0]] = True
+    return near
+
+
+def _sample(
+    seen: Observation, functions: Set[Function], near: np.ndarray[tuple[int], np.dtype[np.bool_]], cap: int
+) -> Iterator[int]:
+    """At most `cap` calls of each function: near edits first, then from the start and the end of the run."""
+    wanted = np.array([function in functions for function in seen.tree.functions] or [False])
+    eligible = np.flatnonzero((seen.tree.label >= 0) & wanted[seen.tree.label] & seen.visible)
+    order = np.argsort(seen.tree.label[eligible], kind="stable")
+    groups = np.split(eligible[order], np.flatnonzero(np.diff(seen.tree.label[eligible][order])) + 1)
+    for group in groups:
+        if len(group) <= cap:
+            yield from group.tolist()
+            continue
+        close = group[near[group]][: cap // 2]
+        rest = cap - len(close)
+        yield from {*close.tolist(), *group[: rest - rest // 3].tolist(), *group[len(group) - rest // 3 :].tolist()}
+
+
+def chosen_calls(seen: Observation, nodes: Iterable[int]) -> Chosen:
+    """What to tell the probe of the chosen nodes of one run."""
+    numbers: dict[int, int] = {}
+    indices: dict[int, list[int]] = {}
+    keys: dict[int, CallKey] = {}
+    for node in sorted(nodes):
+        code = int(seen.code[node])
+        number = numbers.setdefault(code, len(numbers))
+        indices.setdefault(code, []).append(int(seen.index[node]))
+        keys[node] = CallKey(number, 0, int(seen.index[node]))
+    focus: list[tuple[str, int, str, list[tuple[int, int]]]] = [
+        (*seen.codes[code][:3], _ranges(sorted(indices[code]))) for code in numbers
+    ]
+    return Chosen(focus, keys)
+
+
+def _ranges(indices: Sequence[int]) -> list[tuple[int, int]]:
+    """Sorted numbers as half-open ranges."""
+    ranges: list[tuple[int, int]] = []
+    for index in indices:
+        if ranges and ranges[-1][1] == index:
+            ranges[-1] = (ranges[-1][0], index + 1)
+        else:
+            ranges.append((index, index + 1))
+    return ranges
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two calls that are partners, seen closely."""
+
+    node: int
+    function: Function
+    bad: CallRecord
+    good: CallRecord
+
+
+@dataclass(slots=True)
+class _Lines:
+    """The lines of one function over all its calls seen closely, with how often each ran."""
+
+    bad: dict[int, int] = field(default_factory=dict)
+    good: dict[int, int] = field(default_factory=dict)
+
+
+def pairs(
+    bad: Observation, difference: TreeDiff, chosen: tuple[Chosen, Chosen], seen: tuple[Closeup, Closeup]
+) -> Iterator[Pair]:
+    """The partners that both second passes saw, in the order of the buggy run."""
+    for node, key in chosen[0].keys.items():
+        partner = int(difference.match[node])
+        one, other = (
+            seen[0].calls.get(key),
+            seen[1].calls.get(chosen[1].keys.get(partner, key)) if partner >= 0 else None,
+        )
+        if one is not None and other is not None:
+            yield Pair(node, bad.tree.functions[bad.tree.label[node]], one, other)
+
+
+def value_findings(
+    bad: Observation,
+    good: Observation,
+    difference: TreeDiff,
+    chosen: tuple[Chosen, Chosen],
+    seen: tuple[Closeup, Closeup],
+) -> Findings:
+    """Findings from lines and values, by kind and function (docs/how_it_works.md tells the kinds)."""
+    found: Findings = {kind: {} for kind in KINDS}
+    lines = _lines(bad, good, chosen, seen)
+    for function, taken in lines.items():
+        _judge_lines(function, taken, found)
+    matched = list(pairs(bad, difference, chosen, seen))
+    for pair in matched:
+        for kind, finding in _judge(pair):
+            _keep(found[kind], pair.function, finding)
+    for function, finding in _writers(bad, matched, chosen[0], seen[0]):
+        _keep(found["writer"], function, finding)
+    return found
+
+
+KINDS = (
+    "line", "line-count", "argument", "return", "exit-state", "origin", "absorber", "carrier", "writer",
+)  # fmt: skip
+
+
+def _keep(flagged: dict[Function, Finding], function: Function, finding: Finding) -> None:
+    """The strongest finding of a function stays; of equals the first in time."""
+    if function not in flagged or flagged[function].strength < finding.strength:
+        flagged[function] = finding
+
+
+def _lines(
+    bad: Observation, good: Observation, chosen: tuple[Chosen, Chosen], seen: tuple[Closeup, Closeup]
+) -> dict[Function, _Lines]:
+    total: dict[Function, _Lines] = {}
+    for side, observation, calls, closeup in (("bad", bad, chosen[0], seen[0]), ("good", good, chosen[1], seen[1])):
+        for node, key in calls.keys.items():
+            record = closeup.calls.get(key)
+            if record is not None:
+                function = observation.tree.functions[observation.tree.label[node]]
+                counts = getattr(total.setdefault(function, _Lines()), side)
+                for line, count in record.lines.items():
+                    counts[line] = counts.get(line, 0) + count
+    return {function: taken for function, taken in total.items() if taken.bad and taken.good}
+
+
+def _judge_lines(function: Function, taken: _Lines, found: Findings) -> None:
+    only_bad, only_good = taken.bad.keys() - taken.good.keys(), taken.good.keys() - taken.bad.keys()
+    if only_bad or only_good:
+        found["line"][function] = Finding(1.0, _line_text(only_bad, only_good))
+    elif taken.bad != taken.good:
+        differing = [line for line in taken.bad if taken.bad[line] != taken.good[line]]
+        line = max(differing, key=lambda each: (abs(taken.bad[each] - taken.good[each]), -each))
+        text = f"ran line {line} {taken.bad[line]} times, {taken.good[line]} in the reference run"
+        found["line-count"][function] = Finding(1.0, text)
+
+
+def _line_text(only_bad: Iterable[int], only_good: Iterable[int]) -> str:
+    took, missed = span_text(only_bad), span_text(only_good)
+    if took and missed:
+        return f"took {took} in the buggy run, {missed} in the reference run"
+    return f"took {took} only in the buggy run" if took else f"took {missed} only in the reference run"
+
+
+def span_text(lines: Iterable[int]) -> str:
+    """`line 5`, `lines 3-5, 9`; '' for none. At most four spans are named."""
+    spans = _ranges(sorted(lines))
+    if not spans:
+        return ""
+    named = ", ".join(str(start) if stop - start == 1 else f"{start}-{stop - 1}" for start, stop in spans[:4])
+    more = f" and {len(spans) - 4} more" if len(spans) > 4 else ""
+    single = len(spans) == 1 and spans[0][1] - spans[0][0] == 1
+    return f"line{'' if single else 's'} {named}{more}"
+
+
+def same(left: Value, right: Value) -> bool | None:
+    """Whether two values are alike; None when one of them is not known."""
+    if UNKNOWN in (left.digest, right.digest):
+        return None
+    return left.digest == right.digest
+
+
+def differing(left: Mapping[str, Value], right: Mapping[str, Value], *, own: bool) -> tuple[list[str], bool]:
+    """Names whose values differ (of `self` and its attributes if `own`, else of the arguments), and whether all the
+    others are known to be alike."""
+    names = [name for name in left if (name == "self" or name.startswith("self.")) == own]
+    verdicts = {name: same(left[name], right[name]) if name in right else False for name in names}
+    if own:
+        for name in right:
+            if name.startswith("self.") and name not in left:
+                verdicts[name] = False
+    return [name for name, alike in verdicts.items() if alike is False], None not in verdicts.values()
+
+
+def _judge(pair: Pair) -> Iterator[tuple[str, Finding]]:
+    bad, good = pair.bad, pair.good
+    arguments, known = differing(bad.before, good.before, own=False)
+    state, state_known = differing(bad.before, good.before, own=True)
+    out, lines = same(bad.out, good.out), bad.lines == good.lines
+    fails = bad.error != good.error
+    outcome = _outcome(pair) if (out is False or fails) else None
+    if arguments:
+        yield "argument", Finding(1.0, f"was given {_values(bad.before, good.before, arguments)}")
+        if outcome is not None:
+            yield "carrier", Finding(1.0, f"differs in what it is given ({arguments[0]}) and {outcome}")
+        elif out and not fails:
+            yield "absorber", Finding(1.0, f"was given another {arguments[0]} but had the same outcome")
+    if outcome is not None:
+        yield "return", Finding(1.0, outcome)
+    if known and state_known and bad.before and not arguments and not state:
+        if not lines:
+            only_bad, only_good = bad.lines.keys() - good.lines.keys(), good.lines.keys() - bad.lines.keys()
+            how = _line_text(only_bad, only_good) if only_bad or only_good else "ran its lines another number of times"
+            yield "origin", Finding(1.0, f"called with the same arguments in both runs, {how}")
+        elif outcome is not None:
+            yield "origin", Finding(0.9, f"called with the same arguments in both runs, {outcome}")
+        changed = _exit_state(pair)
+        if changed:
+            text = f"called with the same arguments, left {changed[0]} as {_short(bad.after, changed[0])}"
+            yield "exit-state", Finding(1.0, f"{text}, {_short(good.after, changed[0])} in the reference run")
+    elif not state:
+        changed = _exit_state(pair)
+        if changed:
+            text = f"left {changed[0]} as {_short(bad.after, changed[0])}"
+            yield "exit-state", Finding(0.7, f"{text}, {_short(good.after, changed[0])} in the reference run")
+
+
+def _outcome(pair: Pair) -> str:
+    if pair.bad.error != pair.good.error:
+        here, there = pair.bad.error, pair.good.error
+        if here and there:
+            return f"raised {here.rpartition('.')[2]}, {there.rpartition('.')[2]} in the reference run"
+        return f"raised {here.rpartition('.')[2]} only in the buggy run" if here else f"did not raise {there} here"
+    return f"returned {_cut(pair.bad.out.preview)}, {_cut(pair.good.out.preview)} in the reference run"
+
+
+def _exit_state(pair: Pair) -> list[str]:
+    """Attributes of `self` that were alike on entry and differ on exit, plain names before `self` as a whole."""
+    names, _ = differing(pair.bad.after, pair.good.after, own=True)
+    given, _ = differing(pair.bad.before, pair.good.before, own=True)
+    return sorted((name for name in names if name not in given), key=lambda name: (name == "self", name))
+
+
+def _values(left: Mapping[str, Value], right: Mapping[str, Value], names: Sequence[str]) -> str:
+    name = names[0]
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{name}={_short(left, name)}, {_short(right, name)} in the reference run{more}"
+
+
+def _short(values: Mapping[str, Value], name: str) -> str:
+    return _cut(values[name].preview) if name in values else "unset"
+
+
+def _cut(preview: str) -> str:
+    return preview if len(preview) <= 32 else preview[:29] + "..."
+
+
+def _writers(
+    bad: Observation, matched: Sequence[Pair], chosen: Chosen, closeup: Closeup
+) -> Iterator[tuple[Function, Finding]]:
+    """The last call that set an attribute whose value differs when a method, given equal arguments, first diverges."""
+    blamed = next(_first_divergences(matched), None)
+    if blamed is None:
+        return
+    pair, names = blamed
+    node_of = {key: node for node, key in chosen.keys.items()}
+    for name in names[:3]:
+        value = pair.bad.before.get(name)
+        for key, record in reversed(closeup.calls.items()):
+            node = node_of.get(key)
+            if node is None or node >= pair.node or value is None:
+                continue
+            after, before = record.after.get(name), record.before.get(name)
+            if after is not None and after.digest == value.digest and (before is None or before.digest != value.digest):
+                function = bad.tree.functions[bad.tree.label[node]]
+                text = f"last set {name} to {_cut(value.preview)}, which differs when {pair.function.qualname} diverges"
+                yield function, Finding(1.0, text)
+                break
+
+
+def _first_divergences(matched: Sequence[Pair]) -> Iterator[tuple[Pair, list[str]]]:
+    for pair in matched:
+        arguments, known = differing(pair.bad.before, pair.good.before, own=False)
+        state, _ = differing(pair.bad.before, pair.good.before, own=True)
+        names = [name for name in state if name != "self"]
+        diverges = pair.bad.lines != pair.good.lines or same(pair.bad.out, pair.good.out) is False
+        if names and known and not arguments and (diverges or pair.bad.error != pair.good.error):
+            yield pair, names

@@ -1,0 +1,408 @@
+"""The second pass, inside the observed program: what chosen calls were given, which lines they ran, what came out.
+
+Loaded by path from probe.py when the configuration has `focus`; the standard library alone, Python 3.6 syntax. It
+records by sys.settrace, for the chosen functions only. Values are reduced to digests without running any code of
+the program: by exact types, instance dictionaries and slots, to a bounded depth, number of parts and length.
+"""
+
+import re
+import sys
+import threading
+import time
+import zlib
+
+MOST_PARTS = 400  # parts of one value that are looked at
+MOST_DEPTH = 3
+MOST_ITEMS = 60  # items of one container
+MOST_ATTRIBUTES = 40  # of self, each numbered apart
+TEXT = 2000  # characters of a text that count, half from each end
+PREVIEW = 100
+ROWS = 500  # rows a record
+ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+
+_plain = (int, float, complex, bool, type(None))
+_dict_slot = type(type.__dict__["__dict__"])  # getset_descriptor
+
+
+class _Slots(object):
+    __slots__ = ("part",)
+
+
+_member = type(_Slots.part)
+
+
+class Digester(object):
+    """Numbers values by content: equal numbers mean equal digests. One table for the whole process."""
+
+    def __init__(self, write):
+        self.write = write  # called with [number, digest, preview] of each new value
+        self.numbers = {}
+        self.lock = threading.Lock()
+
+    def number(self, value):
+        """The number of a value's digest; 0 when it could not be taken."""
+        try:
+            parts = []
+            self._walk(value, 0, parts, {})
+            text = "".join(parts)
+        except (RecursionError, MemoryError):
+            return 0
+        key = (zlib.crc32(text.encode("utf-8", "surrogatepass")), len(text), text[:64])
+        found = self.numbers.get(key)
+        if found is None:
+            with self.lock:
+                found = self.numbers.get(key)
+                if found is None:
+                    found = len(self.numbers) + 1
+                    self.write([found, "%08x%04x" % (key[0], key[1] & 0xFFFF), text[:PREVIEW]])
+                    self.numbers[key] = found
+        return found
+
+    def _walk(self, value, depth, parts, seen):
+        kind = type(value)
+        if len(parts) > MOST_PARTS:
+            parts.append("~")
+        elif kind in _plain:
+            parts.append(_number_text(value, kind))
+        elif kind is str:
+            parts.append(_quoted(value))
+        elif kind is bytes or kind is bytearray:
+            parts.append("b" + _quoted(bytes(value[:TEXT]).decode("latin-1")) + ":%d" % len(value))
+        elif id(value) in seen:
+            parts.append("^%d" % seen[id(value)])
+        else:
+            seen[id(value)] = len(seen)
+            self._walk_compound(value, kind, depth, parts, seen)
+
+    def _walk_compound(self, value, kind, depth, parts, seen):
+        mro = type.__dict__["__mro__"].__get__(kind)
+        if kind is _function or kind is _builtin or kind is _method or isinstance_of(mro, type):
+            parts.append(_callable_text(value, kind, mro))
+        elif isinstance_of(mro, tuple):
+            self._items(_name(kind), "()", tuple.__iter__(value), tuple.__len__(value), depth, parts, seen)
+        elif isinstance_of(mro, list):
+            self._items(_name(kind), "[]", list.__iter__(value), list.__len__(value), depth, parts, seen)
+        elif isinstance_of(mro, dict):
+            self._pairs(_name(kind), dict.items(value), dict.__len__(value), depth, parts, seen)
+        elif isinstance_of(mro, set) or isinstance_of(mro, frozenset):
+            self._unordered(value, kind, mro, depth, parts, seen)
+        elif isinstance_of(mro, str):
+            parts.append(_name(kind) + _quoted(str.__str__(value)))
+        elif isinstance_of(mro, int):
+            parts.append(_name(kind) + _number_text(int.__int__(value), int))
+        elif isinstance_of(mro, float):
+            parts.append(_name(kind) + float.__repr__(value))
+        elif isinstance_of(mro, BaseException):
+            parts.append(_name(kind))
+            self._walk(BaseException.__dict__["args"].__get__(value), depth + 1, parts, seen)
+        else:
+            self._object(value, kind, mro, depth, parts, seen)
+
+    def _items(self, name, brackets, items, length, depth, parts, seen):
+        parts.append("%s%d%s" % (name if name not in ("tuple", "list") else "", length, brackets[0]))
+        if depth < MOST_DEPTH:
+            for number, item in enumerate(items):
+                if number >= MOST_ITEMS:
+                    parts.append("~")
+                    break
+                self._walk(item, depth + 1, parts, seen)
+                parts.append(",")
+        parts.append(brackets[1])
+
+    def _pairs(self, name, items, length, depth, parts, seen):
+        parts.append("%s%d{" % (name if name != "dict" else "", length))
+        if depth < MOST_DEPTH:
+            for number, (key, item) in enumerate(items):
+                if number >= MOST_ITEMS:
+                    parts.append("~")
+                    break
+                self._walk(key, depth + 1, parts, seen)
+                parts.append(":")
+                self._walk(item, depth + 1, parts, seen)
+                parts.append(",")
+        parts.append("}")
+
+    def _unordered(self, value, kind, mro, depth, parts, seen):
+        base = set if isinstance_of(mro, set) else frozenset
+        texts = []
+        if depth < MOST_DEPTH and base.__len__(value) <= MOST_ITEMS:
+            for item in base.__iter__(value):
+                inner = []
+                self._walk(item, depth + 1, inner, dict(seen))
+                texts.append("".join(inner))
+        parts.append("%s%d{%s}" % (_name(kind), base.__len__(value), ",".join(sorted(texts))))
+
+    def _object(self, value, kind, mro, depth, parts, seen):
+        name = _name(kind)
+        if name == "ndarray" and type.__getattribute__(kind, "__module__") == "numpy":
+            parts.append(_array_text(value))
+            return
+        parts.append("<" + name)
+        if depth < MOST_DEPTH:
+            for key, item in attributes(value, mro):
+                parts.append(" %s=" % (key,))
+                self._walk(item, depth + 1, parts, seen)
+        parts.append(">")
+
+
+def isinstance_of(mro, base):
+    """`issubclass` that asks no metaclass."""
+    for each in mro:
+        if each is base:
+            return True
+    return False
+
+
+def attributes(value, mro):
+    """`(name, value)` of the instance dictionary and the slots, without asking the object itself."""
+    found = []
+    for base in mro:
+        names = type.__dict__["__dict__"].__get__(base)
+        slot = names.get("__dict__")
+        if type(slot) is _dict_slot:
+            try:
+                held = slot.__get__(value)
+            except (AttributeError, TypeError):
+                held = None
+            if type(held) is dict:
+                found = [item for item in list(held.items())[:MOST_ITEMS] if type(item[0]) is str] + found
+        for name, member in list(names.items()):
+            if type(member) is _member and len(found) < MOST_ITEMS:
+                try:
+                    found.append((name, member.__get__(value)))
+                except AttributeError:
+                    pass  # an empty slot
+    return found
+
+
+def _number_text(value, kind):
+    if kind is int and (value > 1 << 64 or value < -(1 << 64)):
+        return "int%d:%x" % (value.bit_length(), value & ((1 << 128) - 1))
+    return repr(value)
+
+
+def _quoted(text):
+    length = len(text)
+    if length > TEXT:
+        text = text[: TEXT // 2] + "~" + text[-TEXT // 2 :]
+    cleaned = ADDRESS.sub("0x", text)
+    return "'" + cleaned + ("'" if length <= TEXT else "':%d" % length)
+
+
+def _name(kind):
+    return str(type.__getattribute__(kind, "__name__"))
+
+
+_function = type(isinstance_of)
+_builtin = type(len)
+_method = type(Digester(None).number)
+
+
+def _callable_text(value, kind, mro):
+    if kind is _method:
+        return "method:" + value.__func__.__qualname__ if type(value.__func__) is _function else "method"
+    if isinstance_of(mro, type):
+        return "class:" + str(type.__dict__["__qualname__"].__get__(value))
+    return "function:" + str(value.__qualname__)
+
+
+def _array_text(value):
+    """Shape, type and content of a numpy array, whose own methods are C code; large ones by a sample."""
+    text = "array%s%s" % (value.shape, value.dtype)
+    if value.dtype.hasobject or value.size == 0:
+        return text
+    flat = value.reshape(-1)
+    step = max(1, value.size // 4096)
+    return "%s:%08x" % (text, zlib.crc32(flat[::step].tobytes()))
+
+
+class FocusBackend(object):
+    """Records the chosen calls by sys.settrace; the same `start`, `stop` and `paused` as the probe's backends.
+
+    The probe's subclass adds `left_by_exception(frame)`, `is_seeded(filename)` and `seed(filename, seed)`.
+    """
+
+    name = "focus"
+    stopped = False
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        focus = recorder.config["focus"]
+        self.values = focus.get("values", True)
+        self.deadline = time.time() + focus.get("seconds", 60)
+        self.chosen = {}
+        for number, (filename, line, name, ranges) in enumerate(focus["functions"]):
+            self.chosen[filename, line, name] = (number, ranges)
+        self.by_code = {}  # id(code) -> None or [number, ranges, arguments, code]; codes are kept alive by it
+        self.digester = Digester(lambda row: recorder.writer.write_json(b"D", 0, row))
+        self.tables = {}
+        self.streams = 0
+        self.lock = threading.Lock()
+
+    def start(self):
+        self.previous = sys.gettrace()
+        self.previous_threads = threading._trace_hook
+        if self.previous is not None:
+            self.recorder.warn("focus-replaced", "another trace function was active and did not see this run")
+        threading.settrace(self._first_event)
+        self.rows = []
+        self.hook = self._hook(0)
+        sys.settrace(self.hook)
+
+    def stop(self):
+        """Take the trace function off; say so when it was not there any more."""
+        if sys.gettrace() is not self.hook:
+            self.recorder.warn(
+                "focus-lost",
+                "the trace function was gone when the script ended, so lines and values after that are missing",
+            )
+        sys.settrace(self.previous)
+        threading.settrace(self.previous_threads)
+        self._flush(0)
+
+    def paused(self, action):
+        """Run our own `action` unseen, in the thread that calls."""
+        hook = sys.gettrace()
+        sys.settrace(None)
+        try:
+            action()
+        finally:
+            sys.settrace(hook)
+
+    def _first_event(self, frame, event, arg):
+        with self.lock:
+            self.streams += 1
+            number = self.streams
+        hook = self._hook(number)
+        sys.settrace(hook)
+        return hook(frame, event, arg)
+
+    def _choice(self, code):
+        import os
+
+        found = self.chosen.get((os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name))
+        if found is None:
+            self.by_code[id(code)] = (None, code)
+            return self._seeding(code) if code.co_name == "<module>" and self.is_seeded(code.co_filename) else None
+        count = code.co_argcount + getattr(code, "co_kwonlyargcount", 0)
+        count += bool(code.co_flags & 0x4) + bool(code.co_flags & 0x8)
+        choice = [found[0], found[1], code.co_varnames[:count]]
+        self.by_code[id(code)] = (choice, code)
+        return choice
+
+    def _seeding(self, code):
+        """A trace function for a module that is being imported and must be seeded when that is done."""
+
+        def trace(frame, event, arg):
+            if event == "return":
+                self.seed(code.co_filename, self.recorder.config.get("seed"))
+            return trace
+
+        return trace
+
+    def _entry(self, table, key):
+        """The number of a row of values in one of the tables, written when it is new."""
+        known = self.tables.setdefault(table, {})
+        number = known.get(key)
+        if number is None:
+            number = known[key] = len(known) + 1
+            self.recorder.writer.write_json(table, 0, [number, list(key)])
+        return number
+
+    def _hook(self, thread):
+        """The trace function of one thread."""
+        by_code, choose = self.by_code, self._choice
+        counts = {}  # function number -> calls begun in this thread
+        running = {}  # id(frame) of a generator that is not finished -> its call
+
+        def hook(frame, event, arg):
+            code = frame.f_code
+            known = by_code.get(id(code))
+            choice = known[0] if known is not None else choose(code)
+            if choice is None or callable(choice):
+                return choice
+            call = running.get(id(frame)) if code.co_flags & 0x2A0 else None
+            if call is None or frame.f_lasti < 0:
+                index = counts.get(choice[0], 0)
+                counts[choice[0]] = index + 1
+                if not any(start <= index < stop for start, stop in choice[1]):
+                    return None
+                call = _Call(self, choice, thread, index, frame)
+                if code.co_flags & 0x2A0:
+                    running[id(frame)] = call
+            return call.trace
+
+        return hook
+
+    def _row(self, row):
+        with self.lock:
+            self.rows.append(row)
+            full = len(self.rows) >= ROWS
+        if full:
+            self._flush(ROWS)
+
+    def _flush(self, least):
+        with self.lock:
+            rows, self.rows = self.rows, []
+        if rows:
+            self.recorder.writer.write_json(b"V", 0, rows)
+
+
+class _Call(object):
+    """One call while it runs; its trace function gathers lines and, at each return or yield, values."""
+
+    __slots__ = ("backend", "choice", "thread", "index", "before", "lines", "error", "out", "trace")
+
+    def __init__(self, backend, choice, thread, index, frame):
+        self.backend, self.choice, self.thread, self.index = backend, choice, thread, index
+        self.lines, self.error, self.out = {}, None, 0
+        self.before = self._arguments(frame)
+        self.trace = self._trace  # one bound method, made once
+
+    def _arguments(self, frame):
+        backend = self.backend
+        if not backend.values or time.time() > backend.deadline:
+            return 0
+        local = frame.f_locals
+        pairs = []
+        for name in self.choice[2]:
+            if name in local:
+                pairs.append(name)
+                pairs.append(backend.digester.number(local[name]))
+        if "self" in pairs[:1]:
+            value = local["self"]
+            mro = type.__dict__["__mro__"].__get__(type(value))
+            for name, held in attributes(value, mro)[:MOST_ATTRIBUTES]:
+                pairs.append("self." + name)
+                pairs.append(backend.digester.number(held))
+        return backend._entry(b"A", tuple(pairs))
+
+    def _trace(self, frame, event, arg):
+        if event == "line":
+            line = frame.f_lineno
+            self.lines[line] = self.lines.get(line, 0) + 1
+            self.error = None
+        elif event == "exception":
+            self.error = arg[0]
+        elif event == "return":
+            self._leave(frame, arg)
+        return self.trace
+
+    def _leave(self, frame, value):
+        """A return, a yield or an unwinding. A generator's later rows replace its earlier ones for the reader."""
+        backend = self.backend
+        error = 0
+        if value is None and self.error is not None and backend.left_by_exception(frame):
+            error = backend.recorder.exception_number(self.error)
+        if backend.values and self.before:
+            given = 0 if error else backend.digester.number(value)
+            generator = frame.f_code.co_flags & 0x2A0
+            # What a generator yields and returns is chained into one number; negative, for it is no value's.
+            self.out = -zlib.crc32(b"%d %d" % (self.out, given)) if generator else given
+        after = self._arguments(frame) if self.before else 0
+        lines = []
+        for line in sorted(self.lines):
+            lines.append(line)
+            lines.append(self.lines[line])
+        taken = backend._entry(b"L", tuple(lines))
+        backend._row([self.choice[0], self.thread, self.index, self.before, self.out, after, error, taken])
