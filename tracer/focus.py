@@ -18,20 +18,21 @@ MOST_ATTRIBUTES = 40  # of self, each numbered apart
 TEXT = 2000  # characters of a text that count, half from each end
 PREVIEW = 100
 ROWS = 500  # rows a record
+RESUMABLE = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
 
 _plain = (int, float, complex, bool, type(None))
 _dict_slot = type(type.__dict__["__dict__"])  # getset_descriptor
 
 
-class _Slots(object):
+class _Slots:
     __slots__ = ("part",)
 
 
 _member = type(_Slots.part)
 
 
-class Digester(object):
+class Digester:
     """Numbers values by content: equal numbers mean equal digests. One table for the whole process."""
 
     def __init__(self, write):
@@ -216,10 +217,11 @@ def _array_text(value):
     return "%s:%08x" % (text, zlib.crc32(flat[::step].tobytes()))
 
 
-class FocusBackend(object):
+class FocusBackend:
     """Records the chosen calls by sys.settrace; the same `start`, `stop` and `paused` as the probe's backends.
 
-    The probe's subclass adds `left_by_exception(frame)`, `is_seeded(filename)` and `seed(filename, seed)`.
+    The probe's subclass adds `left_by_exception(frame)`, `is_finished(frame)` (a generator's, for good),
+    `is_seeded(filename)` and `seed(filename, seed)`.
     """
 
     name = "focus"
@@ -321,14 +323,14 @@ class FocusBackend(object):
             choice = known[0] if known is not None else choose(code)
             if choice is None or callable(choice):
                 return choice
-            call = running.get(id(frame)) if code.co_flags & 0x2A0 else None
+            call = running.get(id(frame)) if code.co_flags & RESUMABLE else None
             if call is None or frame.f_lasti < 0:
                 index = counts.get(choice[0], 0)
                 counts[choice[0]] = index + 1
                 if not any(start <= index < stop for start, stop in choice[1]):
                     return None
-                call = _Call(self, choice, thread, index, frame)
-                if code.co_flags & 0x2A0:
+                call = _Call(self, choice, thread, index, frame, running)
+                if code.co_flags & RESUMABLE:
                     running[id(frame)] = call
             return call.trace
 
@@ -348,13 +350,14 @@ class FocusBackend(object):
             self.recorder.writer.write_json(b"V", 0, rows)
 
 
-class _Call(object):
+class _Call:
     """One call while it runs; its trace function gathers lines and, at each return or yield, values."""
 
-    __slots__ = ("backend", "choice", "thread", "index", "before", "lines", "error", "out", "trace")
+    __slots__ = ("backend", "before", "choice", "error", "index", "lines", "out", "running", "thread", "trace")
 
-    def __init__(self, backend, choice, thread, index, frame):
+    def __init__(self, backend, choice, thread, index, frame, running):
         self.backend, self.choice, self.thread, self.index = backend, choice, thread, index
+        self.running = running
         self.lines, self.error, self.out = {}, None, 0
         self.before = self._arguments(frame)
         self.trace = self._trace  # one bound method, made once
@@ -394,9 +397,11 @@ class _Call(object):
         error = 0
         if value is None and self.error is not None and backend.left_by_exception(frame):
             error = backend.recorder.exception_number(self.error)
+        generator = frame.f_code.co_flags & RESUMABLE
+        if generator and (error or backend.is_finished(frame)):
+            self.running.pop(id(frame), None)
         if backend.values and self.before:
             given = 0 if error else backend.digester.number(value)
-            generator = frame.f_code.co_flags & 0x2A0
             # What a generator yields and returns is chained into one number; negative, for it is no value's.
             self.out = -zlib.crc32(b"%d %d" % (self.out, given)) if generator else given
         after = self._arguments(frame) if self.before else 0
