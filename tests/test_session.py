@@ -303,6 +303,7 @@ def test_settings_come_from_the_nearest_file_and_paths_are_relative_to_it(tmp_pa
         session = "out"
         repeat = 3
         ranker = "lexical"
+        model = "some/model"
         top = 7
         backend = "setprofile"
         budget = 1.5
@@ -318,6 +319,7 @@ def test_settings_come_from_the_nearest_file_and_paths_are_relative_to_it(tmp_pa
         session=tmp_path / "out",
         repeat=3,
         ranker="lexical",
+        model="some/model",
         top=7,
         backend="setprofile",
         budget=1.5,

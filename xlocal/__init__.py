@@ -85,6 +85,8 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        return import_module("importlib.metadata").version("xlocal")
     if name not in _HOMES:
         raise AttributeError(f"module 'xlocal' has no attribute {name!r}")
     return getattr(import_module(f"xlocal.{_HOMES[name]}"), name)

@@ -193,9 +193,13 @@ def _prepare_parent(folder: Path) -> None:
 
 def _refuse_foreign(folder: Path) -> None:
     """Replacing deletes the former folder, so anything that is not a session is left alone."""
-    if folder.is_dir() and not any(folder.iterdir()):
+    if not (folder.exists() or folder.is_symlink()) or (folder.is_dir() and not any(folder.iterdir())):
         return
-    if (folder.exists() or folder.is_symlink()) and read_json(folder / FILE, folder).get("format") != FORMAT:
+    try:
+        ours = read_json(folder / FILE, folder).get("format") == FORMAT
+    except SessionError:
+        ours = False
+    if not ours:
         raise SessionError(f"{folder}: is not an xlocal session; choose another folder with --session")
 
 

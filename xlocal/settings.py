@@ -12,7 +12,7 @@ from xlocal.tracer.errors import UsageError
 
 FILE = "pyproject.toml"
 # Spelled out here, so that `--help` and this file need none of the modules that do the work; tests compare them.
-RANKERS = ("fused", "lexical", "evidence", "proximity", "commits", "paper")
+RANKERS = ("fused", "lexical", "evidence", "paper", "embedding", "commits", "proximity")
 BACKENDS = ("auto", "monitoring", "setprofile")
 
 
@@ -28,6 +28,7 @@ class Settings:
     session: Path = Path(".xlocal/latest")
     repeat: int = 2
     ranker: str = "fused"
+    model: str | None = None
     top: int = 20
     backend: str = "auto"
     budget: float = 60.0
@@ -91,6 +92,12 @@ def _program(value: Any, base: Path) -> str:
     return str(base / text) if "/" in text or "\\" in text else text
 
 
+def _model(value: Any, base: Path) -> str:
+    """A folder beside the file when there is one, else a name on the hub, which has a slash too."""
+    text = _text(value, base)
+    return str(base / text) if (base / text).is_dir() else text
+
+
 def _scopes(value: Any, base: Path) -> tuple[str, ...]:
     """Folders become absolute, so that they mean the same from every sub-folder; package names stay."""
     if not isinstance(value, list):
@@ -134,6 +141,7 @@ _READERS: dict[str, tuple[str, Callable[[Any, Path], Any]]] = {
     "session": ("a folder", _path),
     "repeat": ("a whole number above 0", _positive(int)),
     "ranker": (f"one of {', '.join(RANKERS)}", _one_of(RANKERS)),
+    "model": ("an encoder: a folder or a name on the hub", _model),
     "top": ("a whole number above 0", _positive(int)),
     "backend": (f"one of {', '.join(BACKENDS)}", _one_of(BACKENDS)),
     "budget": ("a number of seconds above 0", _positive(float)),
