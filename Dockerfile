@@ -12,7 +12,9 @@ COPY LICENSE README.md pyproject.toml /opt/xlocal/
 COPY examples /opt/xlocal/examples
 COPY tracer /opt/xlocal/tracer
 COPY ranking /opt/xlocal/ranking
+COPY swe_pipeline /opt/xlocal/swe_pipeline
 COPY xlocal /opt/xlocal/xlocal
+COPY examples /opt/xlocal/examples
 RUN pip install --no-cache-dir /opt/xlocal && useradd --create-home --uid 1000 xlocal
 
 # The mounted project belongs to another user than the one in here, which git refuses to read unless told.

@@ -10,26 +10,14 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-OLDEST = (3, 6)
-NEWEST = (3, 14)
+from xlocal.tracer.launch import Interpreter
 
-
-class Interpreter(NamedTuple):
-    """A Python that starts here: its full version and its path."""
-
-    version: tuple[int, int, int]
-    path: Path
-
-    @property
-    def minor(self) -> str:
-        """As `3.9`."""
-        return f"{self.version[0]}.{self.version[1]}"
+from xlocal.doctor import interpreters
 
 
 class UnavailableError(Exception):
@@ -109,48 +97,28 @@ def _problem_statements(file: Path) -> dict[str, str]:
 
 @cache
 def found_interpreters() -> tuple[Interpreter, ...]:
-    """One interpreter per minor version from 3.6 up, oldest first: this one, then pyenv's, uv's and those on PATH."""
+    """One interpreter per minor version from 3.6 up, oldest first; no virtual environment where there is another."""
     by_minor: dict[str, Interpreter] = {}
-    for path in _candidates():
-        interpreter = _started(path)
-        if interpreter is not None:
-            by_minor.setdefault(interpreter.minor, interpreter)
-    return tuple(sorted(by_minor.values()))
+    for interpreter in sorted(interpreters(), key=_in_environment):
+        by_minor.setdefault(minor_of(interpreter), interpreter)
+    return tuple(sorted(by_minor.values(), key=lambda interpreter: interpreter.version))
+
+
+def minor_of(interpreter: Interpreter) -> str:
+    """As `3.9`."""
+    return ".".join(map(str, interpreter.version[:2]))
 
 
 def find_interpreter(minor: str) -> Interpreter:
     """The interpreter of this machine of that minor version (`3.9`). Raises UnavailableError."""
     for interpreter in found_interpreters():
-        if interpreter.minor == minor:
+        if minor_of(interpreter) == minor:
             return interpreter
     raise UnavailableError(f"no Python {minor} here")
 
 
-def _candidates() -> Iterator[Path]:
-    yield Path(getattr(sys, "_base_executable", sys.executable))
-    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    yield from sorted(pyenv.glob("versions/*/bin/python"), reverse=True)
-    data = Path(os.environ.get("XDG_DATA_HOME", Path.home() / ".local" / "share"))
-    managed = Path(os.environ.get("UV_PYTHON_INSTALL_DIR", data / "uv" / "python"))
-    yield from sorted(managed.glob("cpython-*/bin/python3"), reverse=True)
-    for minor in range(OLDEST[1], NEWEST[1] + 1):
-        on_path = shutil.which(f"python3.{minor}")
-        if on_path:
-            yield Path(on_path)
-
-
-def _started(path: Path) -> Interpreter | None:
-    """Ask the interpreter itself: a shim on PATH may name a version that is not installed."""
-    code = "import sys; print(*sys.version_info[:3]); print(sys.implementation.name)"
-    try:
-        answer = subprocess.run([path, "-I", "-c", code], capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    numbers, implementation = answer.stdout.splitlines()
-    major, minor, micro = (int(number) for number in numbers.split())
-    if implementation != "cpython" or not OLDEST <= (major, minor) <= NEWEST:
-        return None
-    return Interpreter((major, minor, micro), path)
+def _in_environment(interpreter: Interpreter) -> bool:
+    return (Path(interpreter.prefix) / "pyvenv.cfg").is_file()
 
 
 def environment(minor: str, requirements: tuple[str, ...], *, folder: Path) -> Path:
@@ -159,18 +127,23 @@ def environment(minor: str, requirements: tuple[str, ...], *, folder: Path) -> P
     Raises UnavailableError when there is no such interpreter or the requirements do not install.
     """
     base = find_interpreter(minor)
-    key = hashlib.sha256("\n".join([str(base.path), *requirements]).encode()).hexdigest()[:12]
+    key = hashlib.sha256("\n".join([base.path, *requirements]).encode()).hexdigest()[:12]
     home = folder.resolve() / f"py{minor}-{key}"
     python, complete = home / "bin" / "python", home / ".complete"
     if complete.is_file():
         return python
     shutil.rmtree(home, ignore_errors=True)
     home.parent.mkdir(parents=True, exist_ok=True)
-    _uv("venv", "--quiet", "--python", str(base.path), str(home))
+    _uv("venv", "--quiet", "--python", base.path, str(home))
     if requirements:
-        _uv("pip", "install", "--quiet", "--python", str(python), *requirements)
+        install(python, *requirements)
     complete.touch()
     return python
+
+
+def install(python: Path, *requirements: str) -> None:
+    """Install into the environment of `python`. Raises UnavailableError when it cannot be done."""
+    _uv("pip", "install", "--quiet", "--python", str(python), *requirements)
 
 
 def _uv(*arguments: str) -> None:

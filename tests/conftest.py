@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from xlocal.tracer.launch import Interpreter
 
 ROOT = Path(__file__).resolve().parent.parent
 # The experiments are programs beside the package, not part of it.
 sys.path.insert(0, str(ROOT / "experiments"))
 
-from environments import Interpreter, found_interpreters  # noqa: E402 (needs the path above)
+from environments import found_interpreters  # noqa: E402 (needs the path above)
 
 # Guards come off: what the probe's hook would swallow inside a user's program fails the test.
 os.environ["XLOCAL_TESTING"] = "1"

@@ -1,0 +1,172 @@
+"""The localization benchmark on a small repository of its own: recorded, ranked, summarized, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import localization
+import pytest
+from environments import Case, UnavailableError, environment, find_interpreter, load_cases, place_of
+from outcomes import Held, Outcome, summarize, summarize_kinds
+
+PACKAGE = {
+    "prices.py": """
+from rounding import rounded
+
+def total(prices):
+    return rounded(sum(prices))
+
+def show(prices):
+    return format_total(total(prices))
+
+def format_total(amount):
+    return f"{amount:.2f}"
+""",
+    "rounding.py": """
+def rounded(amount):
+    if amount < 0:
+        return negative(amount)
+    return int(amount * 100) / 100
+
+def negative(amount):
+    return int(amount * 10) / 10
+""",
+}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of cases with one repository case, and its prepared checkout beside it."""
+    case, repo = tmp_path / "cases" / "shop__shop-1", tmp_path / "checkouts" / "shop__shop-1" / "repo"
+    case.mkdir(parents=True)
+    repo.mkdir(parents=True)
+    for name, source in PACKAGE.items():
+        (repo / name).write_text(source)
+    subprocess.run(["git", "init", "-q", str(repo)], check=True)
+    (repo.parent / "python").write_text(sys.executable + "\n")
+    (case / "buggy.py").write_text(script(-1.25))
+    (case / "reference.py").write_text(script(1.25))
+    row = {
+        "id": "shop__shop-1",
+        "kind": "swe-bench-lite",
+        "instance_id": "shop__shop-1",
+        "python": f"{sys.version_info[0]}.{sys.version_info[1]}",
+        "scope": ["prices.py", "rounding.py"],
+        "env": {"PYTHONPATH": str(repo)},
+        "cwd": "repo",
+        "issue": None,
+        "references": ["reference.py"],
+        "true_functions": ["rounding.py::negative"],
+    }
+    (case / "case.json").write_text(json.dumps(row))
+    (tmp_path / "data").mkdir()
+    statement = {"instance_id": "shop__shop-1", "problem_statement": "The total of a refund has one digit too few."}
+    (tmp_path / "data" / "swe_bench_lite.jsonl").write_text(json.dumps(statement) + "\n")
+    return tmp_path
+
+
+def script(price):
+    want = f"{price:.2f}"
+    return f"from prices import show\ngot = show([{price}])\nassert got == '{want}', got\nprint('ok')\n"
+
+
+def run(folder, *arguments):
+    return localization.main(["--cases", str(folder / "cases"), "--cache", str(folder / "cache"), *arguments])
+
+
+def test_a_prepared_checkout_is_recorded_ranked_and_reported(folder, capsys):
+    out = folder / "out.json"
+    checkouts = ("--checkouts", str(folder / "checkouts"), "--rankers", "fused", "lexical", "--out", str(out))
+    assert run(folder, *checkouts) == 0
+    document = json.loads(out.read_text())
+    assert document["rankers"]["fused"] | {"n": 1, "any@5": 1.0} == document["rankers"]["fused"]
+    assert list(document["repositories"]["fused"]) == ["shop/shop"]
+    assert document["kinds"]["only-buggy"]["holds"] == 1
+    assert len(document["cases"][0]["rankings"]["fused"]) == document["cases"][0]["executed"] == 5
+    assert "shop__shop-1" in capsys.readouterr().out
+
+    made = (folder / "cache" / "sessions" / "shop__shop-1" / "session.json").stat().st_mtime_ns
+    assert run(folder, *checkouts) == 0
+    assert (folder / "cache" / "sessions" / "shop__shop-1" / "session.json").stat().st_mtime_ns == made
+    (folder / "cases" / "shop__shop-1" / "buggy.py").write_text(script(-2.25))
+    assert run(folder, *checkouts) == 0
+    assert (folder / "cache" / "sessions" / "shop__shop-1" / "session.json").stat().st_mtime_ns != made
+
+
+def test_a_script_against_itself(folder, capsys):
+    out = folder / "out.json"
+    assert run(folder, "--self", "--checkouts", str(folder / "checkouts"), "--out", str(out)) == 0
+    assert [case["differences"] for case in json.loads(out.read_text())["cases"]] == [0]
+
+
+def test_a_missing_checkout_is_counted_and_said(folder, capsys):
+    assert run(folder, "--rankers", "fused") == 0
+    assert "1 left out: needs a prepared checkout (--checkouts): shop__shop-1" in capsys.readouterr().out
+    (folder / "checkouts" / "shop__shop-1" / "python").unlink()
+    assert run(folder, "--checkouts", str(folder / "checkouts")) == 0
+    assert "needs repo/ and a text file python" in " ".join(capsys.readouterr().out.split())
+
+
+def test_wrong_input_is_refused_with_one_line(folder, capsys):
+    assert run(folder, "--only", "nothing-1") == 2
+    assert run(folder, "--rankers", "best") == 2
+    assert localization.main(["--cases", str(folder / "data")]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "no case nothing-1"
+    assert lines[1].startswith("no ranker best; choose from fused")
+    assert lines[2].startswith("no case in ")
+
+
+def test_a_case_takes_its_issue_and_repository_from_the_row(folder):
+    (case,) = load_cases(folder / "cases")
+    assert (case.repository, case.issue) == ("shop/shop", "The total of a refund has one digit too few.")
+    assert place_of(case, checkouts=folder / "checkouts", environments=folder).cwd is not None
+
+
+def test_what_is_not_here_is_said(tmp_path):
+    with pytest.raises(UnavailableError, match=r"no Python 2\.7 here"):
+        find_interpreter("2.7")
+    with pytest.raises(UnavailableError, match="no Python"):
+        environment("2.7", (), folder=tmp_path)
+
+
+def test_the_interpreters_are_one_per_version_and_start(interpreters):
+    minors = [one.version[:2] for one in interpreters]
+    assert minors == sorted(set(minors))
+    assert minors[0] >= (3, 6)
+    for one in interpreters:
+        answer = subprocess.check_output([one.path, "-c", "import sys; print(sys.version_info[:2])"], text=True)
+        assert answer.strip() == str(one.version[:2])
+
+
+def outcome(rankings, *, kinds=None, executed=10, true=("m.py::f",)):
+    return Outcome("a-1", "a", "pypi", true, executed, 0, True, (), kinds or {}, rankings, {})
+
+
+def test_summaries_are_means_over_the_cases_that_were_ranked():
+    outcomes = [
+        outcome({"fused": ("m.py::f", "m.py::g")}),
+        outcome({"fused": ("m.py::g", "m.py::f")}),
+        outcome({"lexical": ("m.py::f",)}),
+    ]
+    fused = summarize(outcomes, "fused")
+    assert (fused["n"], fused["any@1"], fused["any@5"], fused["mrr"]) == (2, 0.5, 1.0, 0.75)
+    assert summarize(outcomes, "commits") == {"n": 0}
+
+
+def test_kinds_count_the_cases_where_they_occur():
+    outcomes = [
+        outcome({}, kinds={"deleted": Held(1, True)}, executed=10),
+        outcome({}, kinds={"deleted": Held(5, False), "moved": Held(2, False)}, executed=30),
+    ]
+    assert summarize_kinds(outcomes) == {
+        "deleted": {"n": 2, "holds": 1, "flagged": 3, "executed": 20},
+        "moved": {"n": 1, "holds": 0, "flagged": 2, "executed": 30},
+    }
+
+
+def test_a_released_package_is_named_by_its_first_requirement(tmp_path):
+    case = Case("x-1", "pypi", tmp_path, "3.11", (), (), "", (), (), ("markupsafe==2.0.1", "six"), False)
+    assert case.repository == "markupsafe"
