@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from xlocal.tracer.calltree import CallTree, Function, IntArray, compiled_above, preorder
-from xlocal.tracer.trace import Code, Place, Trace, Words
+from xlocal.tracer.trace import LOST, Code, Place, Trace, Words
 
-ENTER, LEAVE, RAISE, RESUME = 0, 1, 2, 3
+ENTER, LEAVE, RAISE, RESUME, SWITCH = 0, 1, 2, 3, 4
 
 
 class RawTree(NamedTuple):
@@ -37,9 +37,10 @@ def decode(traces: Sequence[Trace]) -> RawTree:
     parts = _Parts()
     starts = _starts(traces)
     for trace in traces:
-        code_of = np.array([codes.setdefault(code, len(codes)) for code in trace.codes] or [0], np.int32)
+        known = (*trace.codes, LOST)  # the last is for words whose code's record was lost
+        code_of = np.array([codes.setdefault(code, len(codes)) for code in known], np.int32)
         type_of = np.array([exceptions.setdefault(name, len(exceptions)) for name in trace.exceptions], np.int32)
-        resumable = np.array([code.kind == "generator" for code in trace.codes] or [False])
+        resumable = np.array([code.kind == "generator" for code in known])
         for stream in trace.streams:
             asked = starts.get((trace.pid, stream.number), [])
             nodes = _replay(stream.words, resumable, np.array([place.words for place in asked], np.int64))
@@ -74,7 +75,7 @@ class _Parts:
         self.columns: list[tuple[IntArray, IntArray, IntArray, IntArray]] = []
         self.node_at: dict[tuple[int, Place], int] = {}
 
-    def add(
+    def add(  # noqa: PLR0917 - the columns of one stream
         self,
         trace: Trace,
         number: int,
@@ -92,7 +93,7 @@ class _Parts:
         for place, node in zip(asked, nodes.at.tolist(), strict=True):
             self.node_at[trace.pid, place] = base + node if node >= 0 else above
         parent = np.where(nodes.parent < 0, above, nodes.parent + base).astype(np.int32)
-        raised = np.where(nodes.raised < 0, -1, type_of[np.maximum(nodes.raised, 0)]).astype(np.int32)
+        raised = np.where(nodes.raised < 0, -1, type_of[np.clip(nodes.raised, 0, len(type_of) - 1)]).astype(np.int32)
         thread = np.full(len(parent), len(self.columns), np.int32)
         self.columns.append((code_of[nodes.code], parent, raised, thread))
         self.count += len(parent)
@@ -111,53 +112,92 @@ def _replay(words: Words, resumable: NDArray[np.bool_], asked: NDArray[np.int64]
 
 
 @compiled_above(200_000)
-def _nodes(words: NDArray[np.int64], resumable: NDArray[np.bool_], asked: NDArray[np.int64]) -> Any:
+def _nodes(  # noqa: PLR0912, PLR0915 - one loop for the compiler
+    words: NDArray[np.int64], resumable: NDArray[np.bool_], asked: NDArray[np.int64]
+) -> Any:
     """Replay enters and leaves. A leave that fits no open call is dropped, one that fits a deeper call ends those
-    above it: after a lost event the rest of the tree stays right."""
+    above it: after a lost event the rest of the tree stays right.
+
+    Each greenlet has a stack of its own, linked through `below`; a new one's first calls hang under the call that
+    switched to it. The first switch of a stream names the greenlet that runs already.
+    """
     most = len(words)
+    lost = len(resumable) - 1
     code = np.zeros(most, np.int32)
     parent = np.zeros(most, np.int32)
     raised = np.full(most, -1, np.int32)
     at = np.full(len(asked), -1, np.int32)
-    stack = np.zeros(most + 1, np.int32)
+    below = np.full(most, -1, np.int32)  # the call beneath an open one in its stack
+    is_open = np.zeros(most, np.bool_)
     begun = np.zeros(most + 1, np.int32)  # serial number of a generator -> its node
-    count = depth = serial = place = index = 0
+    greenlets = 1
+    for word in words:
+        greenlets += (word & 7) == SWITCH
+    top_of = np.full(greenlets + 1, -1, np.int32)
+    base_of = np.full(greenlets + 1, -2, np.int32)  # -2: not seen yet
+    current = 0  # the greenlet's number; 0 before the first switch
+    top = base = -1  # the innermost call, and what calls hang under when there is none
+    count = serial = place = index = 0
     while index < most:
         while place < len(asked) and asked[place] <= index:
-            at[place] = stack[depth - 1] if depth else -1
+            at[place] = top if top >= 0 else base
             place += 1
         word = words[index]
         event = word & 7
         what = (word >> 3) - 1
+        if what < 0 or what > lost:
+            what = lost
         extra = 0
         index += 1
-        if event in (RAISE, RESUME):
+        if event in (RAISE, RESUME, SWITCH):
             if index == most:
                 break
             extra = words[index]
             index += 1
-        if event == RESUME and 0 < extra <= serial:
-            stack[depth] = begun[extra]
-            depth += 1
+        if event == SWITCH:
+            if extra > greenlets or extra == 0:
+                continue
+            if current:
+                innermost = top if top >= 0 else base
+                top_of[current] = top
+                top, base = top_of[extra], base_of[extra]
+                if base == -2:
+                    base = base_of[extra] = innermost
+            else:
+                base_of[extra] = base
+            current = extra
+        elif event == RESUME and 0 < extra <= serial and not is_open[begun[extra]]:
+            node = begun[extra]
+            below[node] = top
+            is_open[node] = True
+            top = node
         elif event in (ENTER, RESUME):
             code[count] = what
-            parent[count] = stack[depth - 1] if depth else -1
+            parent[count] = top if top >= 0 else base
             if resumable[what]:
-                serial += 1
-                begun[serial] = count
-            stack[depth] = count
-            depth += 1
+                if event == ENTER:
+                    serial += 1
+                    begun[serial] = count
+                elif 0 < extra <= serial:
+                    begun[extra] = count
+            below[count] = top
+            is_open[count] = True
+            top = count
             count += 1
-        else:
-            found = depth - 1
-            while found >= 0 and code[stack[found]] != what:
-                found -= 1
+        elif event in (LEAVE, RAISE):
+            found = top
+            while found >= 0 and code[found] != what:
+                found = below[found]
             if found >= 0:
-                depth = found
+                while top != found:
+                    is_open[top] = False
+                    top = below[top]
+                is_open[found] = False
+                top = below[found]
                 if event == RAISE:
-                    raised[stack[found]] = extra - 1
+                    raised[found] = extra - 1
     while place < len(asked):
-        at[place] = stack[depth - 1] if depth else -1
+        at[place] = top if top >= 0 else base
         place += 1
     return code[:count], parent[:count], raised[:count], at
 

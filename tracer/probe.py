@@ -175,9 +175,9 @@ class Stream:
 class Recorder:
     """Everything that is recorded of one process: codes, exception types, streams, and what the footer says."""
 
-    def __init__(self, config, stem, parent, backend):
+    def __init__(self, config, stem, origin, backend):
         self.config = config
-        self.parent = parent
+        self.origin = origin  # [pid, stream, words, order] of what started this process, None for the first
         self.backend = backend
         self.scope = [os.path.normcase(path) for path in config["scope"]]
         self.tokens = {}  # id(code) -> token; the codes are kept alive below, so that an id is never used twice
@@ -187,15 +187,18 @@ class Recorder:
         self.streams = []
         self.outside = {}
         self.inside_file = {}
-        self.thread_starts = {}
+        self.thread_starts = {}  # id(thread) whose first event is still to come -> (where it was started, its order)
+        self.started = 0  # threads and processes started from here so far
         self.main_code = None
         self.lock = _thread.allocate_lock()
         self.recorded = 0
         self.warnings = []
         self.closed = False
-        self.open(stem, parent)
+        self.open(stem, origin)
+        self.exception_number(RecursionError)  # when it is first seen, there may be no room left to write its name
 
-    def open(self, stem, parent):
+    def open(self, stem, origin):
+        parent, order = (None, 0) if origin is None else (origin[:3], origin[3])
         self.writer = TraceWriter(self.config["out"], stem)
         self.writer.write_json(
             b"H",
@@ -209,6 +212,7 @@ class Recorder:
                 "backend": self.backend,
                 "argv": list(self.config["argv"]),
                 "parent": parent,
+                "order": order,
                 "started": time.time(),
             },
         )
@@ -220,9 +224,9 @@ class Recorder:
             stream = Stream(self, len(self.streams), small)
             self.streams.append(stream)
         thread = threading._active.get(stream.ident)  # current_thread() would invent a dummy thread
-        started = self.thread_starts.pop(id(thread), None)
+        place, order = self.thread_starts.pop(id(thread), None) or (None, self.next_order() if stream.number else 0)
         name = thread.name if type(thread) is threading.Thread else ""
-        self.writer.write_json(b"T", stream.number, {"ident": stream.ident, "name": name, "started_at": started})
+        self.writer.write_json(b"T", stream.number, {"name": name, "started_at": place, "order": order})
         return stream
 
     def _retire_ended_threads(self):
@@ -310,9 +314,15 @@ class Recorder:
             return
         if code.co_name == "start":
             started = frame.f_locals.get("self")
-            self.thread_starts[id(started)] = stream.place()
+            self.thread_starts[id(started)] = (stream.place(), self.next_order())
         else:
-            os.environ["XLOCAL_PARENT"] = ":".join(map(str, [os.getpid()] + stream.place()))
+            origin = [os.getpid()] + stream.place() + [self.next_order()]
+            os.environ["XLOCAL_PARENT"] = ":".join(map(str, origin))
+
+    def next_order(self):
+        """The moment of a start among all of this process: what was started first comes first in the tree."""
+        self.started += 1
+        return self.started
 
     def stream_of_thread(self, ident):
         for stream in reversed(self.streams):
@@ -344,11 +354,12 @@ class Recorder:
         """After a fork: a file of its own, and nothing written into the parent's shared buffers."""
         ident = _thread.get_ident()
         mine = self.stream_of_thread(ident)
-        parent = [self.fork_parent] + (mine.place() if mine else [0, 0])
+        origin = [self.fork_parent] + (mine.place() if mine else [0, 0]) + [self.started]
         streams, self.streams = self.streams, []
         os.close(self.writer.descriptor)
         self.lock = _thread.allocate_lock()
-        self.open("child-%d" % os.getpid(), parent)
+        self.started = 0
+        self.open("child-%d" % os.getpid(), origin)
         for code in self.codes:
             self._write_again(code)
         for number, kind in enumerate(self.kept_types[1:], 2):
@@ -440,9 +451,11 @@ class ProfileBackend:
 
     def __init__(self, recorder):
         self.recorder = recorder
-        self.ends = _opcodes("RETURN_VALUE", "RETURN_CONST", "YIELD_VALUE", "RETURN_GENERATOR")
+        self.returns = _opcodes("RETURN_VALUE", "RETURN_CONST")
+        self.ends = self.returns | _opcodes("YIELD_VALUE", "RETURN_GENERATOR")
         self.yield_from = _opcodes("YIELD_FROM")
-        self.bytecode = {}
+        self.resume = _opcodes("RESUME")
+        self.bytecode = {}  # id(code) -> (its bytecode, where its first instruction to be observed is)
         self.hook = None
 
     def start(self):
@@ -482,24 +495,40 @@ class ProfileBackend:
         sys.setprofile(hook)
         hook(frame, event, arg)
 
+    def _bytecode(self, code):
+        found = self.bytecode.get(id(code))
+        if found is None:
+            bytecode = code.co_code  # computed anew at each access on 3.11 and later
+            start = -1
+            if self.resume:  # from 3.11 on a generator's frame has run some instructions before its first event
+                start = next((at for at in range(0, len(bytecode), 2) if bytecode[at] in self.resume), -1)
+            found = self.bytecode[id(code)] = (bytecode, start)
+        return found
+
     def _left_by_exception(self, frame):
-        """Whether a frame that 'returns' None is being unwound: its last instruction is no return and no yield."""
-        code = frame.f_code
-        bytecode = self.bytecode.get(id(code))
-        if bytecode is None:
-            bytecode = self.bytecode[id(code)] = code.co_code  # computed anew at each access on 3.11 and later
-        last = frame.f_lasti
-        if last < 0:
+        """Whether a frame that 'returns' None is being unwound: its last instruction is no return and no yield.
+
+        An exception thrown in at a yield cannot be told from yielding None.
+        """
+        (bytecode, start), last = self._bytecode(frame.f_code), frame.f_lasti
+        if last < max(start, 0):
             return True  # closed or thrown into before its first instruction
-        if bytecode[last] in self.ends:
-            return False
+        if bytecode[last] in self.ends or (bytecode[last] in self.resume and last > start):
+            return False  # from 3.13 on a yield counts as the instruction after it
         return not (last + 2 < len(bytecode) and bytecode[last + 2] in self.yield_from)
 
-    def _hook(self, stream):
+    def _is_fresh(self, frame):
+        """Whether a generator's frame runs for the first time: after a lost end its id may be another's."""
+        return frame.f_lasti <= self._bytecode(frame.f_code)[1]
+
+    def _is_finished(self, frame):
+        return self._bytecode(frame.f_code)[0][frame.f_lasti] in self.returns
+
+    def _hook(self, stream):  # noqa: PLR0915 - closures over one thread's cells
         """The profile function of one thread. Hot: locals and cells only."""
         tokens_get = self.recorder.tokens.get
         new_token, note_start = self.recorder.token, self.recorder.note_start
-        left_by_exception, catch_type = self._left_by_exception, self._catch_type
+        left_by_exception, catch_type, is_fresh = self._left_by_exception, self._catch_type, self._is_fresh
         words, at, limit = stream.words, 1, stream.limit
         generators = {}  # id(frame) of one that is not finished -> its serial number in this stream
         serials = 0
@@ -547,7 +576,7 @@ class ProfileBackend:
                     note_start(code, frame)
                 return
             serial = generators.get(id_(frame))
-            if serial is not None and frame.f_lasti >= 0:
+            if serial is not None and not is_fresh(frame):
                 write(-token | RESUME, serial)
                 return
             serials += 1
@@ -563,7 +592,7 @@ class ProfileBackend:
                 generators.pop(id_(frame), None)
                 unwind(-token, frame)
                 return
-            if self._finished(frame):
+            if self._is_finished(frame):
                 generators.pop(id_(frame), None)
             write(-token | LEAVE)
 
@@ -582,19 +611,6 @@ class ProfileBackend:
 
         stream.position, stream.rebind = position, rebind
         return hook
-
-    def _finished(self, frame):
-        code = frame.f_code
-        bytecode = self.bytecode.get(id(code))
-        if bytecode is None:
-            bytecode = self.bytecode[id(code)] = code.co_code
-        return bytecode[frame.f_lasti] in self.returns
-
-    @property
-    def returns(self):
-        returns = _opcodes("RETURN_VALUE", "RETURN_CONST")
-        self.__class__.returns = returns
-        return returns
 
     def _catch_type(self, frame, words, at):
         """Learn the type of the exception that is leaving `frame`, which a profile function is not told.
@@ -661,7 +677,7 @@ class MonitoringBackend:
         finally:
             self.monitoring.set_events(self.tool, self.events)
 
-    def _callbacks(self, events):
+    def _callbacks(self, events):  # noqa: PLR0915 - closures over the same cells
         """The event callbacks.
 
         They share the current thread's buffer in cells. From 3.12 on the interpreter switches threads at calls,
@@ -862,6 +878,24 @@ def choose_backend(wanted):
     return MonitoringBackend
 
 
+def focus_backend():
+    """The second pass's backend, from the file beside this one."""
+    path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "focus.py")
+    names = {"__name__": "_xlocal_focus", "__file__": path}
+    with open(path, "rb") as file:
+        exec(compile(file.read(), path, "exec"), names)
+
+    class Focus(names["FocusBackend"]):
+        is_seeded, seed = staticmethod(_is_seeded), staticmethod(_seed)
+
+        def start(self):
+            frames = ProfileBackend(self.recorder)  # it knows the opcodes
+            self.left_by_exception, self.is_finished = frames._left_by_exception, frames._is_finished
+            super().start()
+
+    return Focus
+
+
 def watch_children(recorder, backend):
     """Follow forks, and have Python programs started from here record themselves."""
     recorder.fork_parent = os.getpid()
@@ -872,21 +906,22 @@ def watch_children(recorder, backend):
         recorder.fork_parent = os.getpid()
 
     if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=in_child)
+        os.register_at_fork(before=recorder.next_order, after_in_child=in_child)
     elif hasattr(os, "fork"):
-        _wrap_fork(in_child)  # 3.6 has no such hook
+        _wrap_fork(recorder.next_order, in_child)  # 3.6 has no such hook
     folder = os.path.join(recorder.config.get("hook") or recorder.config["out"], "hook")
-    if recorder.parent is None:
+    if recorder.origin is None:
         _write_hook(folder, recorder.config["text"])
     paths = [folder] + [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path and path != folder]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.environ["XLOCAL_PARENT"] = "%d:0:0" % os.getpid()
+    os.environ["XLOCAL_PARENT"] = "%d:0:0:0" % os.getpid()
 
 
-def _wrap_fork(in_child):
+def _wrap_fork(before, in_child):
     fork = os.fork
 
     def fork_and_record():
+        before()
         pid = fork()
         if pid == 0:
             in_child()
@@ -927,18 +962,18 @@ def attach(config_path):
     """Start recording in a process that a recorded program has started; called by the hook that it inherits."""
     config = read_config(config_path)
     config["argv"] = getattr(sys, "argv", None) or getattr(sys, "orig_argv", [""])
-    parent = [int(part) for part in os.environ["XLOCAL_PARENT"].split(":")]
-    if parent[0] == os.getpid():
+    origin = [int(part) for part in os.environ["XLOCAL_PARENT"].split(":")]
+    if origin[0] == os.getpid():
         return  # the recorded process itself, which executed another program in its own place
-    start_recording(config, "child-%d" % os.getpid(), parent)
+    start_recording(config, "child-%d" % os.getpid(), origin)
 
 
-def start_recording(config, stem, parent, main_code=None):
+def start_recording(config, stem, origin, main_code=None):
     """Record from here on; returns `(recorder, backend)`. The footer is written when the interpreter ends."""
     import atexit
 
-    kind = choose_backend(config["backend"])
-    recorder = Recorder(config, stem, parent, kind.name)
+    kind = focus_backend() if config.get("focus") else choose_backend(config["backend"])
+    recorder = Recorder(config, stem, origin, kind.name)
     recorder.main_code = main_code
     recorder.ending = None
     backend = kind(recorder)
@@ -988,13 +1023,15 @@ class Program:
         self.mode, self.target = config["mode"], config["target"]
         self.module = types.ModuleType("__main__")
         self.module.__dict__["__builtins__"] = sys.modules["builtins"]
+        if "__annotations__" in sys.modules["__main__"].__dict__:
+            self.module.__dict__["__annotations__"] = {}
         sys.modules["__main__"] = self.module
         sys.argv[:] = config["argv"]
         self.code = None
         if self.mode == "script":
             self._prepare_script()
         elif self.mode == "module":
-            sys.path.insert(0, os.getcwd())
+            sys.path.insert(0, os.getcwd() if sys.version_info >= (3, 7) else "")
         elif self.mode == "pytest":
             self.code = compile("import sys, pytest\nsys.exit(pytest.main())\n", "<pytest>", "exec")
 
@@ -1061,7 +1098,7 @@ def run_recorded(program, backend, recorder):
         program.run()
     except SystemExit as stop:
         status = _exit_status(stop.code)
-    except BaseException as error:  # whatever ends the program is reported exactly as the interpreter would
+    except BaseException as error:  # noqa: BLE001 - whatever ends the program is reported as the interpreter would
         uncaught, uncaught_error = describe_exception(error), error
         backend.paused(lambda: _print_uncaught(uncaught_error))  # the exception's __str__ is not the script's call
         status = 130 if isinstance(error, KeyboardInterrupt) else 1

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,11 +46,15 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """What one thread recorded; `started_at` is where the thread was started, None for the first."""
+    """What one thread recorded; `started_at` is where the thread was started, None for the first.
+
+    `order` counts the starts of threads and processes in their process, the first thread having 0.
+    """
 
     number: int
     name: str
     started_at: Place | None
+    order: int
     words: Words
 
 
@@ -70,9 +74,10 @@ class Trace:
     """One process's recording.
 
     `codes[i]` belongs to number i + 1 in the words; `exceptions` likewise (the first is the unknown type). `parent`
-    is the process that started this one (None for the first) and where. `status` is None when the process ended
-    without its footer (killed, or `os._exit`); what it had recorded until then is here all the same. `uncaught`
-    holds the exception that ended the script, then its causes. `outside` names executed files out of the scope.
+    is the process that started this one (None for the first) and where; `order` counts the threads and processes
+    that one started. `status` is None when the process ended without its footer (killed, or `os._exit`); what it
+    had recorded until then is here all the same. `uncaught` holds the exception that ended the script, then its
+    causes. `outside` names executed files out of the scope.
     """
 
     path: Path
@@ -82,6 +87,7 @@ class Trace:
     pid: int
     started: float
     parent: tuple[int, Place] | None
+    order: int
     codes: tuple[Code, ...]
     exceptions: tuple[str, ...]
     streams: tuple[Stream, ...]
@@ -98,8 +104,11 @@ class Trace:
         far as it goes, with a warning `trace-cut-short`.
         """
         reader = _Reader(path)
-        reader.read(path.read_bytes())
-        return reader.trace()
+        try:
+            reader.read(path.read_bytes())
+            return reader.trace()
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise TraceFormatError(f"{path}: damaged ({error!r}); record again with `xlocal trace`") from error
 
     @property
     def complete(self) -> bool:
@@ -177,9 +186,10 @@ class _Reader:
             pid=self.header["pid"],
             started=self.header["started"],
             parent=None if parent is None else (parent[0], Place(*parent[1:])),
-            codes=tuple(self.codes.get(number, LOST) for number in range(1, max(self.codes, default=0) + 1)),
-            exceptions=tuple(self.exceptions.get(number, "?") for number in range(1, max(self.exceptions) + 1)),
-            streams=tuple(self._stream(number) for number in sorted(self.threads)),
+            order=self.header["order"],
+            codes=_numbered(self.codes, LOST),
+            exceptions=_numbered(self.exceptions, "?"),
+            streams=tuple(sorted(map(self._stream, self.threads), key=lambda stream: stream.order)),
             outside=tuple((self.footer or {}).get("outside", ())),
             status=ending.get("status"),
             uncaught=tuple(
@@ -190,11 +200,13 @@ class _Reader:
         )
 
     def _stream(self, number: int) -> Stream:
-        started = self.threads[number].get("started_at")
+        thread = self.threads[number]
+        started = thread["started_at"]
         words = [*self.chunks.get(number, []), self._tail(number)]
         joined = np.concatenate(words)
         joined.flags.writeable = False
-        return Stream(number, self.threads[number]["name"], None if started is None else Place(*started), joined)
+        place = None if started is None else Place(*started)
+        return Stream(number, thread["name"], place, thread["order"], joined)
 
     def _tail(self, number: int) -> Words:
         """What the process had in its shared buffer when it died without writing it."""
@@ -220,17 +232,37 @@ class _Reader:
             yield Warned(slug, text)
 
 
+Kept = TypeVar("Kept")
+
+
+def _numbered(found: Mapping[int, Kept], lost: Kept) -> tuple[Kept, ...]:
+    """What is numbered from 1, in order; gaps are what could not be written."""
+    most = max(found, default=0)
+    if most > 10 * len(found) + 1000:
+        raise ValueError(f"number {most} among {len(found)}")
+    return tuple(found.get(number, lost) for number in range(1, most + 1))
+
+
 def load_all(folder: Path) -> tuple[Trace, ...]:
-    """The traces of one execution: the first process, then those it started, in the order of their start.
+    """The traces of one execution: the first process, then those it started, in the order of their start; each is
+    followed by its own.
 
     Children that recorded no call at all are left out. Raises TraceFormatError when there is no `main.xtrace`.
     """
     main = folder / "main.xtrace"
     if not main.exists():
         raise TraceFormatError(f"{folder}: holds no main.xtrace; record again with `xlocal trace`")
-    children = [_load_child(path) for path in sorted(folder.glob("child-*.xtrace"))]
-    recorded = [child for child in children if child is not None and any(len(s.words) for s in child.streams)]
-    return (Trace.load(main), *sorted(recorded, key=lambda trace: trace.started))
+    children = [child for path in folder.glob("child-*.xtrace") if (child := _load_child(path)) is not None]
+    by_parent: dict[int, list[Trace]] = {}
+    for child in sorted(children, key=lambda trace: (trace.order, trace.started), reverse=True):
+        by_parent.setdefault(child.parent[0] if child.parent else 0, []).append(child)
+    loaded, waiting = [], [Trace.load(main)]
+    while waiting:
+        loaded.append(waiting.pop())
+        waiting += by_parent.pop(loaded[-1].pid, ())
+    lost = [child for orphans in by_parent.values() for child in reversed(orphans)]  # their parents left no trace
+    recorded = [child for child in (*loaded[1:], *lost) if any(len(stream.words) for stream in child.streams)]
+    return (loaded[0], *recorded)
 
 
 def _load_child(path: Path) -> Trace | None:
