@@ -1,0 +1,235 @@
+"""The second pass: lines and values of chosen calls, on every interpreter, without touching the program."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from probed import Probe, on_each_probe, run_probed
+from xlocal.tracer.closeup import UNKNOWN, CallKey, CallRecord, Closeup, Value, steady
+
+EVERY_CALL = [[0, 1000]]
+
+
+def seen(probe: Probe, folder: Path, source: str, names: Iterable[str], ranges: Any = None) -> Closeup:
+    """Run `source` with a close look at the functions `names`, which are numbered in this order."""
+    lines = textwrap.dedent(source).splitlines()
+    functions = []
+    for name in names:
+        line = next(number for number, text in enumerate(lines, 1) if f"def {name}(" in text)
+        functions.append([str(folder / "main.py"), line, name, ranges or EVERY_CALL])
+    run = run_probed(probe, folder, source, focus={"functions": functions})
+    assert run.status == 0, run.stderr
+    return Closeup.load(run.folder / "main.xtrace")
+
+
+def previews(values: Any) -> dict[str, str]:
+    return {name: value.preview for name, value in values.items()}
+
+
+@on_each_probe
+def test_a_call_is_seen_from_arguments_to_result(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        class Box:
+            def put(self, x, *rest, **more):
+                if x > 1:
+                    self.held = x
+                else:
+                    self.held = None
+                return len(rest)
+
+        box = Box()
+        box.put(1)
+        box.put(2, 3, 4, key="v")
+    """
+    calls = seen(probe, tmp_path, source, ["put"]).calls
+    first, second = calls[CallKey(0, 0, 0)], calls[CallKey(0, 0, 1)]
+    assert previews(first.before) == {"self": "<Box>", "x": "1", "rest": "0()", "more": "0{}"}
+    assert previews(first.after)["self.held"] == "None"
+    assert first.out.preview == "0"
+    assert first.lines == {4: 1, 7: 1, 8: 1}
+    assert previews(second.before)["more"] == "1{'key':'v',}"
+    assert previews(second.before)["self.held"] == "None"
+    assert previews(second.after)["self.held"] == "2"
+    assert second.out.preview == "2"
+
+
+@on_each_probe
+def test_exceptions_that_leave_and_those_that_do_not(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        def fail(x):
+            return {}[x]
+
+        def catch(x):
+            try:
+                fail(x)
+            except KeyError:
+                pass
+
+        def loop(items):
+            for item in items:
+                item
+            return None
+
+        catch(1)
+        loop([1])
+    """
+    calls = seen(probe, tmp_path, source, ["fail", "catch", "loop"]).calls
+    assert [calls[CallKey(number, 0, 0)].error for number in range(3)] == ["KeyError", None, None]
+
+
+@on_each_probe
+def test_generators_are_one_call_each(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        def count(n):
+            for i in range(n):
+                yield i
+
+        list(count(2))
+        list(count(2))
+        list(count(3))
+    """
+    calls = seen(probe, tmp_path, source, ["count"]).calls
+    records = [calls[CallKey(0, 0, number)] for number in range(3)]
+    assert len(calls) == 3
+    assert records[0].out.digest == records[1].out.digest != records[2].out.digest
+    assert [record.lines[4] for record in records] == [2, 2, 3]
+
+
+@on_each_probe
+def test_hostile_values_are_recorded_and_unharmed(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        class Hostile:
+            def __repr__(self): raise ValueError("repr")
+            __str__ = __format__ = __repr__
+            def __eq__(self, other): raise ValueError("eq")
+            def __hash__(self): raise ValueError("hash")
+            def __getattr__(self, name): raise ValueError("getattr")
+            def __getattribute__(self, name): raise ValueError("getattribute")
+            def __len__(self): raise ValueError("len")
+            def __iter__(self):
+                while True: pass
+            def __bool__(self): raise ValueError("bool")
+
+        class Meta(type):
+            def __getattribute__(cls, name):
+                while True: pass
+            def __instancecheck__(cls, other): raise ValueError("instancecheck")
+
+        class Slots:
+            __slots__ = ("a", "b")
+            def __init__(self): self.a = 1
+
+        class Lazy:
+            @property
+            def value(self): raise ValueError("property")
+
+        class ListOf(list):
+            def __iter__(self): raise ValueError("iter")
+            def __len__(self): raise ValueError("len")
+
+        def take(x):
+            return None
+
+        loop = [1]
+        loop.append(loop)
+        ring = Slots()
+        ring.b = ring
+        deep = []
+        for _ in range(100000):
+            deep = [deep]
+        for value in (Hostile(), Meta("M", (), {}), Slots(), ring, Lazy(), ListOf([1]), loop, deep,
+                      b"x" * 100000000, "y" * 1000000, 10 ** 5000, {1: Hostile()}, [Hostile()] * 100000,
+                      object(), take, Slots, len, ValueError("v"), float("nan"), {3, 1, 2}):
+            take(value)
+        while type(deep) is list and deep:
+            deep = deep.pop()
+        print("unharmed")
+    """
+    closeup = seen(probe, tmp_path, source, ["take"])
+    given = [record.before["x"].preview for record in closeup.calls.values()]
+    assert len(given) == 20
+    assert given[:7] == [
+        "<Hostile>", "class:M", "<Slots a=1>", "<Slots a=1 b=^0>", "<Lazy>", "ListOf1[1,]", "2[1,^0,]",
+    ]  # fmt: skip
+    assert given[-1] == "set3{1,2,3}"
+
+
+@on_each_probe
+def test_digests_do_not_depend_on_addresses(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        import os
+        class Thing: pass
+        def take(*things): pass
+        keep = [Thing() for _ in range(os.getpid() % 100)]
+        take(Thing(), repr(Thing()), Thing, take)
+    """
+    one = seen(probe, tmp_path, source, ["take"]).calls[CallKey(0, 0, 0)]
+    other = seen(probe, tmp_path, source, ["take"]).calls[CallKey(0, 0, 0)]
+    assert one.before["things"].digest == other.before["things"].digest
+
+
+@on_each_probe
+def test_only_the_asked_calls_are_seen(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        def f(x): return x
+        def g(x): return x
+        for i in range(10):
+            f(i)
+            g(i)
+    """
+    calls = seen(probe, tmp_path, source, ["f"], ranges=[[2, 4], [9, 10]]).calls
+    assert [previews(record.before)["x"] for record in calls.values()] == ["2", "3", "9"]
+
+
+@on_each_probe
+def test_a_program_that_sets_its_own_trace_function_is_told(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        import sys
+        def f(x): return x
+        f(1)
+        sys.settrace(None)
+        f(2)
+    """
+    closeup = seen(probe, tmp_path, source, ["f"])
+    assert len(closeup.calls) == 1
+    assert [warning.slug for warning in closeup.warnings] == ["focus-lost"]
+
+
+def record(**changes: Any) -> CallRecord:
+    plain: dict[str, Any] = {"before": {}, "after": {}, "out": Value("1", "1"), "error": None, "lines": {1: 1}}
+    return CallRecord(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("other", "kept"),
+    [
+        (record(), True),
+        (record(lines={1: 2}), False),
+        (record(error="ValueError"), False),
+        (record(out=Value("2", "2")), True),
+    ],
+)
+def test_what_repeats_do_not_agree_on_is_dropped(other: CallRecord, kept: bool) -> None:
+    key = CallKey(0, 0, 0)
+    common = steady([Closeup({key: record()}, ()), Closeup({key: other}, ())])
+    assert (key in common.calls) == kept
+    if kept and other.out.digest == "2":
+        assert common.calls[key].out.digest == UNKNOWN
+
+
+def test_a_second_pass_cut_short_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+    import sys
+
+    probe = Probe(sys.executable, sys.version_info[:2], "setprofile")
+    source = "def f(x): return x\nfor i in range(1200): f(i)\n"
+    whole = seen(probe, tmp_path, source, ["f"], ranges=[[0, 2000]])
+    file = tmp_path / "out" / "main.xtrace"
+    content = file.read_bytes()
+    file.write_bytes(content[: len(content) * 2 // 3])
+    cut = Closeup.load(file)
+    assert len(whole.calls) == 1200
+    assert 0 < len(cut.calls) < 1200

@@ -1,0 +1,231 @@
+"""From two scripts to suspects, on small projects run for real: each kind of evidence, and each doubt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from small import kinds, located, slugs, suspects
+from xlocal.ranking.localize import Comparison
+from xlocal.tracer.errors import SessionError
+
+CALLS = """
+    def start(x):
+        if x:
+            only_bad()
+            return shared(x)
+        only_good()
+        return shared(x)
+
+    def only_bad():
+        helper()
+
+    def only_good():
+        pass
+
+    def helper():
+        pass
+
+    def shared(x):
+        return [helper() for _ in range(1 + x)]
+"""
+
+
+def test_calls_that_differ_are_evidence(tmp_path: Path) -> None:
+    found = located(tmp_path, CALLS, "import lib; lib.start(1); assert 0", "import lib; lib.start(0)")
+    assert kinds(found, "only_bad")["only-buggy"] == "runs once, only in the buggy run"
+    assert kinds(found, "only_bad")["deleted"] == "its only call has no counterpart in the reference run"
+    assert kinds(found, "only_good")["only-reference"] == "runs once in the reference run, never in the buggy one"
+    assert "only_bad" in kinds(found, "start")["parent-of-deleted"]
+    assert "only_good" in kinds(found, "start")["parent-of-inserted"]
+    assert kinds(found, "helper")["count"] == "called 3 times, once in the reference run"
+    assert suspects(found)[-1] == "only_good"  # never executed in the buggy run
+
+
+def test_the_function_whose_lines_differ_comes_first_though_both_runs_call_the_same(tmp_path: Path) -> None:
+    module = """
+        def parse(text):
+            return [convert(word) for word in text.split()]
+
+        def convert(word):
+            if word.startswith("-"):
+                return 0
+            return int(word)
+
+        def total(words):
+            return sum(words)
+    """
+    bad = "import lib; got = lib.total(lib.parse('1 -2')); assert got == -1, got"
+    found = located(tmp_path, module, bad, "import lib; assert lib.total(lib.parse('1 2')) == 3")
+    assert suspects(found)[0] == "convert"
+    said = kinds(found, "convert")
+    assert said["line"] == "took line 7 only in the buggy run"
+    assert said["return"] == "returned 0, 2 in the reference run"
+    assert "line" not in kinds(found, "total")
+
+
+def test_a_call_with_equal_arguments_and_another_outcome_is_an_origin(tmp_path: Path) -> None:
+    module = """
+        MODE = []
+
+        def configure(mode):
+            MODE.append(mode)
+
+        def answer(x):
+            return x + 1 if MODE[0] == "plus" else x - 1
+
+        def show(x):
+            return str(answer(x))
+    """
+    found = located(
+        tmp_path,
+        module,
+        "import lib; lib.configure('minus'); assert lib.show(3) == '4'",
+        "import lib; lib.configure('plus'); assert lib.show(3) == '4'",
+    )
+    assert kinds(found, "answer")["origin"] == (
+        "called with the same arguments in both runs, returned 2, 4 in the reference run"
+    )
+    assert "mode='minus', 'plus' in the reference run" in kinds(found, "configure")["argument"]
+
+
+def test_the_last_writer_of_a_differing_attribute_is_named(tmp_path: Path) -> None:
+    module = """
+        class Box:
+            def __init__(self, flag):
+                self.flag = self.decide(flag)
+                self.log = []
+
+            def decide(self, flag):
+                return bool(flag)
+
+            def use(self, x):
+                if self.flag:
+                    return x
+                return None
+    """
+    found = located(
+        tmp_path,
+        module,
+        "import lib; box = lib.Box(''); assert box.use(3) == 3",
+        "import lib; box = lib.Box('yes'); assert box.use(3) == 3",
+    )
+    assert kinds(found, "Box.__init__")["writer"] == (
+        "last set self.flag to False, which differs when Box.use diverges"
+    )
+
+
+def test_the_raiser_and_the_traceback(tmp_path: Path) -> None:
+    module = """
+        def outer(x):
+            return middle(x)
+
+        def middle(x):
+            return inner(x)
+
+        def inner(x):
+            return {1: 2}[x]
+    """
+    found = located(tmp_path, module, "import lib; lib.outer(5)", "import lib; lib.outer(1)")
+    assert suspects(found)[0] == "inner"
+    assert kinds(found, "inner")["exception"] == "raises KeyError only in the buggy run"
+    assert kinds(found, "middle")["exception"] == "is left by KeyError only in the buggy run"
+    assert kinds(found, "inner")["traceback"] == "in the traceback at line 9, where it meets KeyError"
+    assert found.runs[0].exception == "KeyError"
+    assert found.runs[0].message == "5"
+
+
+def test_the_same_script_twice_gives_no_evidence(tmp_path: Path) -> None:
+    script = "import lib; lib.start(1)"
+    found = located(tmp_path, CALLS, script, script)
+    assert found.comparison.cost == 0
+    assert not any(ranked.suspect.evidence for ranked in found.suspects)
+    assert found.comparison.blindness is not None
+    assert "same calls" in found.comparison.blindness
+    assert "same-behaviour" in slugs(found)
+
+
+def test_noise_of_a_script_is_no_evidence(tmp_path: Path) -> None:
+    module = """
+        import os
+
+        def steady(x):
+            return x
+
+        def noisy(x):
+            # Its calls follow a value that no seed reaches.
+            return [steady(i) for i in range(os.getpid() % 7 + x)]
+
+        def culprit(x):
+            return steady(x) if x else None
+    """
+    script = """
+        import lib, os
+        real = os.getpid
+        os.getpid = lambda: int.from_bytes(os.urandom(4), "big")
+        lib.noisy(1)
+        lib.culprit({})
+    """
+    found = located(tmp_path, module, script.replace("{}", "1"), script.replace("{}", "0"), repeat=4)
+    assert "runs-differ" in slugs(found)
+    assert not {"count", "deleted", "parent-of-deleted"} & kinds(found, "noisy").keys()
+    assert "line" not in kinds(found, "steady")
+
+
+def test_several_references_give_the_best_of_each(tmp_path: Path) -> None:
+    found = located(
+        tmp_path, CALLS, "import lib; lib.start(1)", ["import lib; lib.start(1)", "import lib; lib.start(0)"]
+    )
+    assert [run.role for run in found.runs] == ["buggy", "reference-1", "reference-2"]
+    assert found.comparison.cost == 0  # to the nearest
+    assert "only-buggy" in kinds(found, "only_bad")
+
+
+def test_the_scripts_own_functions_are_no_suspects(tmp_path: Path) -> None:
+    script = "import lib\ndef mine(): lib.start({})\nmine()"
+    found = located(tmp_path, CALLS, script.format(1), script.format(0))
+    assert "mine" not in suspects(found)
+    assert "start" in suspects(found)
+
+
+def test_doubts_about_the_scripts_are_said(tmp_path: Path) -> None:
+    both_fail = located(tmp_path, CALLS, "import lib; lib.start(1); 1 / 0", "import lib; lib.start(0); 1 / 0")
+    assert "reference-fails" in slugs(both_fail)
+    wrong_value = located(tmp_path, CALLS, "import lib; print(lib.start(1))", "import lib; print(lib.start(0))")
+    assert "buggy-passes" in slugs(wrong_value)
+
+
+def test_an_issue_adds_what_it_names_even_if_it_never_ran(tmp_path: Path) -> None:
+    module = CALLS + "\n    def never_called_at_all():\n        pass\n"
+    found = located(
+        tmp_path,
+        module,
+        "import lib; lib.start(1)",
+        "import lib; lib.start(0)",
+        issue="`never_called_at_all` is broken",
+    )
+    assert "named-in-issue" in kinds(found, "never_called_at_all")
+    assert set(suspects(found)[-2:]) == {"only_good", "never_called_at_all"}
+
+
+def test_without_a_second_pass_there_are_no_values(tmp_path: Path) -> None:
+    found = located(tmp_path, CALLS, "import lib; lib.start(1)", "import lib; lib.start(0)", values=False)
+    said = {evidence.kind for ranked in found.suspects for evidence in ranked.suspect.evidence}
+    assert "deleted" in said
+    assert not said & {"line", "argument", "return", "origin"}
+
+
+def test_a_comparison_survives_its_file(tmp_path: Path) -> None:
+    found = located(tmp_path, CALLS, "import lib; lib.start(1)", "import lib; lib.start(0)")
+    file = tmp_path / "comparison.json"
+    found.comparison.save(file)
+    assert Comparison.load(file) == found.comparison
+    file.write_text('{"version": 99}')
+    with pytest.raises(SessionError, match="newer xlocal"):
+        Comparison.load(file)
+    file.write_text("{")
+    with pytest.raises(SessionError, match="damaged"):
+        Comparison.load(file)
+    file.unlink()
+    with pytest.raises(SessionError, match="holds no comparison"):
+        Comparison.load(file)
