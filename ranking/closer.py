@@ -8,12 +8,14 @@ from typing import NamedTuple
 
 import numpy as np
 from xlocal.ranking.diff import TreeDiff
+from xlocal.ranking.evidence import CallView, Counted, FunctionView
 from xlocal.ranking.observation import Observation
 from xlocal.ranking.signals import Finding, Findings
 from xlocal.tracer.calltree import CallTree, Function, IntArray
 from xlocal.tracer.closeup import UNKNOWN, CallKey, CallRecord, Closeup, Focus, Value
 
 MOST_CALLS = 40_000  # seen closely in one run
+MOST_PAIRS = 3  # of one function, kept to be shown
 CAPS = (150, 40, 10, 2)  # calls of one function, the first that keeps a run within MOST_CALLS
 
 
@@ -94,9 +96,10 @@ def _ranges(indices: Sequence[int]) -> list[tuple[int, int]]:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """Two calls that are partners, seen closely."""
+    """Two calls that are partners, seen closely; nodes of their trees."""
 
     node: int
+    partner: int
     function: Function
     bad: CallRecord
     good: CallRecord
@@ -121,7 +124,7 @@ def pairs(
             seen[1].calls.get(chosen[1].keys.get(partner, key)) if partner >= 0 else None,
         )
         if one is not None and other is not None:
-            yield Pair(node, bad.tree.functions[bad.tree.label[node]], one, other)
+            yield Pair(node, partner, bad.tree.functions[bad.tree.label[node]], one, other)
 
 
 def value_findings(
@@ -130,8 +133,9 @@ def value_findings(
     difference: TreeDiff,
     chosen: tuple[Chosen, Chosen],
     seen: tuple[Closeup, Closeup],
-) -> Findings:
-    """Findings from lines and values, by kind and function (docs/how_it_works.md tells the kinds)."""
+) -> tuple[Findings, list[FunctionView]]:
+    """Findings from lines and values, by kind and function (docs/how_it_works.md tells the kinds), and what to show
+    of each function that was seen in both runs."""
     found: Findings = {kind: {} for kind in KINDS}
     lines = _lines(bad, good, chosen, seen)
     for function, taken in lines.items():
@@ -142,7 +146,7 @@ def value_findings(
             _keep(found[kind], pair.function, finding)
     for function, finding in _writers(bad, matched, chosen[0], seen[0]):
         _keep(found["writer"], function, finding)
-    return found
+    return found, list(_views(bad, good, lines, matched))
 
 
 KINDS = (
@@ -280,6 +284,64 @@ def _short(values: Mapping[str, Value], name: str) -> str:
 
 def _cut(preview: str) -> str:
     return preview if len(preview) <= 32 else preview[:29] + "..."
+
+
+def _views(
+    bad: Observation, good: Observation, lines: Mapping[Function, _Lines], matched: Sequence[Pair]
+) -> Iterator[FunctionView]:
+    """What differs is shown, and of calls alike the first."""
+    by_function: dict[Function, list[tuple[int, Pair]]] = {}
+    for pair in matched:
+        by_function.setdefault(pair.function, []).append((-_telling(pair), pair))
+    numbers = (_numbers(bad.tree), _numbers(good.tree))
+    for function, taken in lines.items():
+        best = sorted(by_function.get(function, ()), key=lambda item: (item[0], item[1].node))[:MOST_PAIRS]
+        shown = [pair for score, pair in best if score < 0] or [pair for _, pair in best[:1]]
+        yield FunctionView(
+            function=function,
+            reference=good.role,
+            lines=(_counted(taken.bad), _counted(taken.good)),
+            pairs=tuple(
+                (_view(pair.bad, int(numbers[0][pair.node])), _view(pair.good, int(numbers[1][pair.partner])))
+                for pair in shown
+            ),
+        )
+
+
+def _telling(pair: Pair) -> int:
+    """How much a pair of calls tells: most when only the outcome differs, next when lines or results do."""
+    arguments, _ = differing(pair.bad.before, pair.good.before, own=False)
+    state, _ = differing(pair.bad.before, pair.good.before, own=True)
+    outcome = pair.bad.error != pair.good.error or same(pair.bad.out, pair.good.out) is False
+    lines = pair.bad.lines != pair.good.lines
+    return (4 if (outcome or lines) and not arguments and not state else 0) + 2 * lines + outcome + bool(arguments)
+
+
+def _numbers(tree: CallTree) -> IntArray:
+    """For each node how manieth call of its function it is, from 1, shape (n,)."""
+    order = np.argsort(tree.label, kind="stable")
+    label = tree.label[order]
+    starts = np.flatnonzero(np.r_[True, label[1:] != label[:-1]])
+    numbers = np.empty(len(tree), np.int32)
+    numbers[order] = np.arange(len(tree)) - np.repeat(starts, np.diff(np.r_[starts, len(tree)])) + 1
+    return numbers
+
+
+def _view(record: CallRecord, number: int) -> CallView:
+    changed = {
+        name: value.preview
+        for name, value in record.after.items()
+        if name != "self" and (name not in record.before or record.before[name].digest != value.digest)
+    }
+    given = {name: value.preview for name, value in record.before.items()}
+    returned = "" if record.error else record.out.preview
+    return CallView(
+        number, tuple(given.items()), tuple(changed.items()), returned, record.error, _counted(record.lines)
+    )
+
+
+def _counted(lines: Mapping[int, int]) -> Counted:
+    return tuple(sorted(lines.items()))
 
 
 def _writers(

@@ -41,6 +41,37 @@ class Suspect:
         return any(item.kind in kinds for item in self.evidence)
 
 
+Named = tuple[tuple[str, str], ...]
+Counted = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallView:
+    """One call seen closely, as it is shown: `number` counts the function's calls in its run from 1.
+
+    `given` are its arguments, `left` the arguments and attributes of `self` that it changed, `lines` how often it ran
+    each line. `returned` is empty when the exception `raised` left it.
+    """
+
+    number: int
+    given: Named
+    left: Named
+    returned: str
+    raised: str | None
+    lines: Counted
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionView:
+    """One function seen closely in the buggy run and a reference: the lines of all its calls that were seen, and the
+    pairs of aligned calls that tell most."""
+
+    function: Function
+    reference: str
+    lines: tuple[Counted, Counted]
+    pairs: tuple[tuple[CallView, CallView], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class RankedSuspect:
     """A suspect with its place: `rank` from 1, `score` in the ranker's own units (higher is worse news)."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from xlocal.ranking.closer import Chosen, choose, chosen_calls, value_findings
 from xlocal.ranking.diff import TreeDiff, diff
-from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
+from xlocal.ranking.evidence import CallView, Evidence, FunctionView, RankedSuspect, Suspect
 from xlocal.ranking.observation import Observation, observe
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.signals import Finding, Findings, findings, strongest, weigh
@@ -53,7 +53,7 @@ class Comparison:
     """Everything that comparing the runs gave; ranking needs no more.
 
     `cost` and `lower` bound the tree edit distance to the nearest reference (`exact`: they are equal). `blindness`
-    says why nothing could be seen, when nothing could.
+    says why nothing could be seen, when nothing could. `views` are the functions seen closely, for those who ask.
     """
 
     runs: tuple[RunSummary, ...]
@@ -63,6 +63,7 @@ class Comparison:
     lower: int
     exact: bool
     blindness: str | None
+    views: tuple[FunctionView, ...] = ()
 
     def save(self, path: Path) -> None:
         """Write as JSON, whole or not at all."""
@@ -84,6 +85,7 @@ class Comparison:
                     "runs": tuple(RunSummary(**row) for row in document["runs"]),
                     "warnings": tuple(Warned(**row) for row in document["warnings"]),
                     "suspects": tuple(_suspect(row) for row in document["suspects"]),
+                    "views": tuple(_view(row) for row in document["views"]),
                 }
             )
         except FileNotFoundError:
@@ -102,6 +104,23 @@ def _suspect(row: Mapping[str, Any]) -> Suspect:
             "evidence": tuple(Evidence(**item) for item in row["evidence"]),
         }
     )
+
+
+def _view(row: Mapping[str, Any]) -> FunctionView:
+    return FunctionView(
+        function=Function(*row["function"]),
+        reference=row["reference"],
+        lines=tuple(_tuples(counted) for counted in row["lines"]),  # type: ignore[arg-type] - two of them
+        pairs=tuple(tuple(_call_view(call) for call in pair) for pair in row["pairs"]),  # type: ignore[misc]
+    )
+
+
+def _call_view(row: Mapping[str, Any]) -> CallView:
+    return CallView(**{**row, **{name: _tuples(row[name]) for name in ("given", "left", "lines")}})
+
+
+def _tuples(rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
+    return tuple(tuple(row) for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,10 +170,12 @@ def compare(
     executed = len(bad.tree.counts())
     found = [findings(bad, reference, difference, index) for reference, difference in pairs]
     doubts: list[Warned] = []
+    views: list[FunctionView] = []
     if closer is not None and len(bad.tree) > 1:
         try:
-            for kinds, more in zip(found, look_closer(bad, pairs, closer, doubts.append), strict=True):
+            for kinds, (more, shown) in zip(found, look_closer(bad, pairs, closer, doubts.append), strict=True):
                 kinds.update(more)
+                views.extend(shown)
         except ScriptError as error:
             text = f"lines and values are missing, since the second pass did not end as the first: {error}"
             doubts.append(Warned("second-pass-failed", text))
@@ -169,6 +190,7 @@ def compare(
         lower=nearest.lower,
         exact=nearest.exact,
         blindness=_blindness(bad, good, suspects),
+        views=tuple(views),
     )
 
 
@@ -177,8 +199,8 @@ def look_closer(
     pairs: Sequence[tuple[Observation, TreeDiff]],
     closer: Closer,
     warn: Callable[[Warned], None],
-) -> list[Findings]:
-    """The findings of a second pass over the buggy script and each reference, one for each pair.
+) -> list[tuple[Findings, list[FunctionView]]]:
+    """The findings of a second pass over the buggy script and each reference, and what to show of it, for each pair.
 
     Raises ScriptError when a script does not run to its end this time.
     """
