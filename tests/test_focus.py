@@ -47,11 +47,11 @@ def test_a_call_is_seen_from_arguments_to_result(probe: Probe, tmp_path: Path) -
     """
     calls = seen(probe, tmp_path, source, ["put"]).calls
     first, second = calls[CallKey(0, 0, 0)], calls[CallKey(0, 0, 1)]
-    assert previews(first.before) == {"self": "<Box>", "x": "1", "rest": "0()", "more": "0{}"}
+    assert previews(first.before) == {"self": "<Box>", "x": "1", "rest": "()", "more": "{}"}
     assert previews(first.after)["self.held"] == "None"
     assert first.out.preview == "0"
     assert first.lines == {4: 1, 7: 1, 8: 1}
-    assert previews(second.before)["more"] == "1{'key':'v',}"
+    assert previews(second.before)["more"] == "{'key': 'v'}"
     assert previews(second.before)["self.held"] == "None"
     assert previews(second.after)["self.held"] == "2"
     assert second.out.preview == "2"
@@ -153,9 +153,9 @@ def test_hostile_values_are_recorded_and_unharmed(probe: Probe, tmp_path: Path) 
     given = [record.before["x"].preview for record in closeup.calls.values()]
     assert len(given) == 20
     assert given[:7] == [
-        "<Hostile>", "class:M", "<Slots a=1>", "<Slots a=1 b=^0>", "<Lazy>", "ListOf1[1,]", "2[1,^0,]",
+        "<Hostile>", "class:M", "<Slots a=1>", "<Slots a=1 b=^0>", "<Lazy>", "ListOf[1]", "[1, ^0]",
     ]  # fmt: skip
-    assert given[-1] == "set3{1,2,3}"
+    assert given[-1] == "set{1, 2, 3}"
 
 
 @on_each_probe

@@ -62,13 +62,17 @@ class Digester:
     def _walk(self, value, depth, parts, seen):
         kind = type(value)
         if len(parts) > MOST_PARTS:
-            parts.append("~")
+            parts.append("...")
         elif kind in _plain:
             parts.append(_number_text(value, kind))
         elif kind is str:
             parts.append(_quoted(value))
         elif kind is bytes or kind is bytearray:
-            parts.append("b" + _quoted(bytes(value[:TEXT]).decode("latin-1")) + ":%d" % len(value))
+            parts.append(
+                "b"
+                + _quoted(bytes(value[:TEXT]).decode("latin-1"))
+                + (" of %d" % len(value) if len(value) > TEXT else "")
+            )
         elif id(value) in seen:
             parts.append("^%d" % seen[id(value)])
         else:
@@ -100,38 +104,42 @@ class Digester:
             self._object(value, kind, mro, depth, parts, seen)
 
     def _items(self, name, brackets, items, length, depth, parts, seen):
-        parts.append("%s%d%s" % (name if name not in ("tuple", "list") else "", length, brackets[0]))
-        if depth < MOST_DEPTH:
-            for number, item in enumerate(items):
-                if number >= MOST_ITEMS:
-                    parts.append("~")
-                    break
-                self._walk(item, depth + 1, parts, seen)
-                parts.append(",")
-        parts.append(brackets[1])
+        parts.append((name if name not in ("tuple", "list") else "") + brackets[0])
+        shown = MOST_ITEMS if depth < MOST_DEPTH else 0
+        for number, item in enumerate(items):
+            if number >= shown:
+                parts.append("... of %d" % length)
+                break
+            if number:
+                parts.append(", ")
+            self._walk(item, depth + 1, parts, seen)
+        parts.append("," + brackets[1] if length == 1 and brackets == "()" else brackets[1])
 
     def _pairs(self, name, items, length, depth, parts, seen):
-        parts.append("%s%d{" % (name if name != "dict" else "", length))
-        if depth < MOST_DEPTH:
-            for number, (key, item) in enumerate(items):
-                if number >= MOST_ITEMS:
-                    parts.append("~")
-                    break
-                self._walk(key, depth + 1, parts, seen)
-                parts.append(":")
-                self._walk(item, depth + 1, parts, seen)
-                parts.append(",")
+        parts.append((name if name != "dict" else "") + "{")
+        shown = MOST_ITEMS if depth < MOST_DEPTH else 0
+        for number, (key, item) in enumerate(items):
+            if number >= shown:
+                parts.append("... of %d" % length)
+                break
+            if number:
+                parts.append(", ")
+            self._walk(key, depth + 1, parts, seen)
+            parts.append(": ")
+            self._walk(item, depth + 1, parts, seen)
         parts.append("}")
 
     def _unordered(self, value, kind, mro, depth, parts, seen):
         base = set if isinstance_of(mro, set) else frozenset
-        texts = []
-        if depth < MOST_DEPTH and base.__len__(value) <= MOST_ITEMS:
+        length = base.__len__(value)
+        texts = ["... of %d" % length] if length else []
+        if depth < MOST_DEPTH and length <= MOST_ITEMS:
+            texts = []
             for item in base.__iter__(value):
                 inner = []
                 self._walk(item, depth + 1, inner, dict(seen))
                 texts.append("".join(inner))
-        parts.append("%s%d{%s}" % (_name(kind), base.__len__(value), ",".join(sorted(texts))))
+        parts.append("%s{%s}" % (_name(kind), ", ".join(sorted(texts))))
 
     def _object(self, value, kind, mro, depth, parts, seen):
         name = _name(kind)
@@ -178,16 +186,16 @@ def attributes(value, mro):
 
 def _number_text(value, kind):
     if kind is int and (value > 1 << 64 or value < -(1 << 64)):
-        return "int%d:%x" % (value.bit_length(), value & ((1 << 128) - 1))
+        return "int of %d bits ...%x" % (value.bit_length(), value & ((1 << 128) - 1))
     return repr(value)
 
 
 def _quoted(text):
     length = len(text)
     if length > TEXT:
-        text = text[: TEXT // 2] + "~" + text[-TEXT // 2 :]
+        text = text[: TEXT // 2] + "..." + text[-TEXT // 2 :]
     cleaned = ADDRESS.sub("0x", text)
-    return "'" + cleaned + ("'" if length <= TEXT else "':%d" % length)
+    return "'" + cleaned + ("'" if length <= TEXT else "' of %d" % length)
 
 
 def _name(kind):

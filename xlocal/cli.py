@@ -195,6 +195,7 @@ _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the
     metavar="N",
     help="Runs of each script; what differs between them is noise and is left out.  [default: 2]",
 )
+@click.option("--no-values", is_flag=True, help="Leave out the second pass, which sees lines and values.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="How to record.  [default: auto, the fastest that works]")
 @click.option(
     "--budget",
@@ -205,7 +206,9 @@ _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the
 @_SESSION
 @_ISSUE
 @_output_options
-def trace(buggy: str, references: tuple[str, ...], issue: str | None, output: str, **given: Any) -> None:
+def trace(
+    buggy: str, references: tuple[str, ...], issue: str | None, output: str, no_values: bool, **given: Any
+) -> None:
     """Record the scripts, compare them and print the suspects.
 
     BUGGY shows the bug, each REFERENCE does not and is best as similar as possible. Each is a script or a quoted
@@ -227,6 +230,7 @@ def trace(buggy: str, references: tuple[str, ...], issue: str | None, output: st
         repeat=settings.repeat,
         backend=settings.backend,
         budget=settings.budget,
+        values=not no_values,
         issue=text,
     )
     with _progress() as progress:
@@ -260,6 +264,25 @@ def rank(issue: str | None, output: str, **given: Any) -> None:
         progress("ranking")
         found = rerank(settings.session, issue=text, ranker=settings.ranker, model=settings.model)
     _finish(with_warnings(found, doubts), output, top=settings.top)
+
+
+@cli.command()
+@click.argument("function")
+@click.option("--ranker", metavar="NAME", help=f"One of {', '.join(RANKERS)}.  [default: fused]")
+@_SESSION
+@_ISSUE
+def explain(function: str, issue: str | None, **given: Any) -> None:
+    """Show why a function is suspected: its calls in both runs side by side, the lines they took, and the values.
+
+    FUNCTION is a name as `xlocal rank` prints it, the end of one, or path::name.
+    """
+    from xlocal import explain as explaining
+    from xlocal.question import read_issue
+
+    settings = _settings(given)
+    text, _ = read_issue(issue) if issue else (None, ())
+    explained = explaining.explain(settings.session, function, ranker=settings.ranker, issue=text)
+    explaining.print_explanation(explained, _stdout())
 
 
 @cli.command()

@@ -1,0 +1,195 @@
+"""Why a function is suspected: its aligned calls, the lines that each run took, and the values, for the terminal."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from xlocal.question import rerank
+from xlocal.ranking.evidence import CallView, FunctionView, RankedSuspect
+from xlocal.ranking.localize import Localization
+from xlocal.ranking.source import FunctionSource, SourceIndex
+from xlocal.report import plain, where
+from xlocal.session import Session
+from xlocal.tracer.errors import UsageError
+
+CONTEXT = 2  # lines shown around those that differ
+MOST_VALUES = 12  # of one call
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """Everything known of one suspect: its place, its source (None when it is not there), its views by reference."""
+
+    ranked: RankedSuspect
+    source: FunctionSource | None
+    views: tuple[FunctionView, ...]
+
+
+def find_suspect(found: Localization, name: str) -> RankedSuspect:
+    """The suspect that `name` means: its qualname, the end of it, or `path::qualname`.
+
+    Raises UsageError that lists the candidates when several fit, or the nearest names when none does.
+    """
+    fits = [ranked for ranked in found.suspects if _fits(name, ranked)]
+    exact = [ranked for ranked in fits if name in (ranked.suspect.function.qualname, str(ranked.suspect.function))]
+    chosen = exact or fits
+    if len(chosen) == 1:
+        return chosen[0]
+    if chosen:
+        names = ", ".join(str(ranked.suspect.function) for ranked in chosen[:6])
+        raise UsageError(f"{name}: several functions have this name; name one of {names}")
+    known = [ranked.suspect.function.qualname for ranked in found.suspects]
+    near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
+    hint = f"; did you mean {', '.join(near)}?" if near else "; `xlocal rank` lists the suspects"
+    raise UsageError(f"{name}: no suspect of this session has this name{hint}")
+
+
+def _fits(name: str, ranked: RankedSuspect) -> bool:
+    function = ranked.suspect.function
+    if "::" in name:
+        path, _, qualname = name.partition("::")
+        return function.qualname == qualname and function.path.endswith(path)
+    return function.qualname == name or function.qualname.endswith(f".{name}")
+
+
+def explain(folder: Path, name: str, *, ranker: str = "fused", issue: str | None = None) -> Explanation:
+    """Explain one function of a session; runs nothing. Raises UsageError when no suspect has this name."""
+    found = rerank(folder, issue=issue, ranker=ranker)
+    ranked = find_suspect(found, name)
+    function = ranked.suspect.function
+    source = SourceIndex(Session.load(folder).scope).source(function)
+    return Explanation(ranked, source, tuple(view for view in found.comparison.views if view.function == function))
+
+
+def print_explanation(explained: Explanation, console: Console) -> None:
+    """Print the reasons, then for each reference the aligned calls and the lines side by side."""
+    ranked = explained.ranked
+    suspect = ranked.suspect
+    head = Text.assemble((suspect.function.qualname, "bold"), "  ", (where(ranked), "cyan"))
+    console.print(head, soft_wrap=True)
+    console.print(Text(_standing(ranked)), soft_wrap=True)
+    console.print()
+    for evidence in suspect.evidence:
+        console.print(Text.assemble(("  " + evidence.kind, "yellow"), f"  {plain(evidence.detail)}"), soft_wrap=True)
+    if not suspect.evidence:
+        console.print("  no difference was seen: it is listed because the buggy run executes it")
+    for view in explained.views:
+        console.print()
+        _print_view(view, explained, console, several=len(explained.views) > 1)
+    if not explained.views:
+        console.print()
+        console.print(Text(_unseen(ranked)), soft_wrap=True)
+
+
+def _standing(ranked: RankedSuspect) -> str:
+    here, there = ranked.suspect.calls
+    return f"rank {ranked.rank}, score {ranked.score:.3f}; calls: {here} in the buggy run, {there} in the reference run"
+
+
+def _unseen(ranked: RankedSuspect) -> str:
+    if not ranked.suspect.executed:
+        return "The buggy run never calls it, so there are no calls to set side by side."
+    if not ranked.suspect.calls[1]:
+        return "The reference run never calls it, so there are no calls to set side by side."
+    return "Lines and values were not recorded; run `xlocal trace` again without --no-values to see them."
+
+
+def _print_view(view: FunctionView, explained: Explanation, console: Console, *, several: bool) -> None:
+    for bad, good in view.pairs:
+        title = f"call {bad.number} of the buggy run, call {good.number} of {view.reference}"
+        console.print(Text(title, "bold"), soft_wrap=True)
+        _print_values(bad, good, console)
+        console.print()
+    if explained.source is None:
+        return
+    told = f" against {view.reference}" if several else ""
+    console.print(Text(f"lines{told}, all calls that were seen (times run)", "bold"))
+    _print_lines(view, explained.source, console)
+
+
+def _print_values(bad: CallView, good: CallView, console: Console) -> None:
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    table.add_column("")
+    table.add_column("buggy", overflow="fold", ratio=1)
+    table.add_column("reference", overflow="fold", ratio=1)
+    rows = [*_rows("", dict(bad.given), dict(good.given)), *_rows("then ", dict(bad.left), dict(good.left))]
+    for name, here, there in rows[:MOST_VALUES]:
+        _add(table, name, here, there)
+    if len(rows) > MOST_VALUES:
+        table.add_row(Text(f"{len(rows) - MOST_VALUES} more", "dim"))
+    _add(table, "outcome", _outcome(bad), _outcome(good))
+    console.print(table)
+
+
+def _rows(prefix: str, here: Mapping[str, str], there: Mapping[str, str]) -> list[tuple[str, str, str]]:
+    """Values by name, those that differ first; `self` as a whole only where no attribute of it is shown."""
+    names = [name for name in dict.fromkeys((*here, *there)) if name != "self" or not any("self." in n for n in here)]
+    rows = [(prefix + name, here.get(name, "unset"), there.get(name, "unset")) for name in names]
+    return sorted(rows, key=lambda row: row[1] == row[2])
+
+
+def _add(table: Table, name: str, here: str, there: str) -> None:
+    style = "" if here == there else "red"
+    table.add_row(
+        Text(name, "cyan"),
+        Text(plain(here), style),
+        Text("same" if here == there else plain(there), "dim" if here == there else "green"),
+    )
+
+
+def _outcome(call: CallView) -> str:
+    return f"raised {call.raised.rpartition('.')[2]}" if call.raised else f"returned {call.returned}"
+
+
+def _print_lines(view: FunctionView, source: FunctionSource, console: Console) -> None:
+    """The function's source with how often each run took each line; only the neighbourhood of differences."""
+    here, there = (dict(counted) for counted in view.lines)
+    texts = dict(numbered(source))
+    differing = {line for line in texts if here.get(line, 0) != there.get(line, 0)}
+    if not differing:
+        console.print("  the same lines, as often, in both runs")
+        return
+    taken_apart = {line for line in differing if not here.get(line) or not there.get(line)}
+    wanted = {near for line in (taken_apart or differing) for near in range(line - CONTEXT, line + CONTEXT + 1)}
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column("line", justify="right")
+    table.add_column("buggy", justify="right")
+    table.add_column("reference", justify="right")
+    table.add_column("", overflow="fold")
+    previous = None
+    for line in sorted(wanted & texts.keys()):
+        if previous is not None and line != previous + 1:
+            table.add_row("", "", "", Text("...", "dim"))
+        previous = line
+        style = _style(here.get(line, 0), there.get(line, 0))
+        counts = (str(side[line]) if line in side else "." for side in (here, there))
+        table.add_row(str(line), *counts, Text(_printable(texts[line]), style))
+    console.print(table)
+
+
+def _style(here: int, there: int) -> str:
+    if here == there:
+        return ""
+    return "red" if not there else "green" if not here else "yellow"
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() else " " for char in text.expandtabs(4))
+
+
+def numbered(source: FunctionSource) -> Iterator[tuple[int, str]]:
+    """The function's lines with their numbers in the file."""
+    lines: Sequence[str] = source.text.splitlines()
+    at = 0
+    for start, end in source.ranges:
+        for line in range(start, end + 1):
+            if at < len(lines):
+                yield line, lines[at]
+                at += 1
