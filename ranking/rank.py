@@ -46,6 +46,8 @@ KIND_WEIGHTS: Mapping[str, float] = MappingProxyType(
         "parent-of-inserted": 0.4,
         "moved": 0.4,
         "inserted": 0.3,
+        "only-reference": 0.3,
+        "writer": 0.4,
         "named-in-issue": 0.5,
         "return": 0.25,
         "exit-state": 0.25,
@@ -53,6 +55,8 @@ KIND_WEIGHTS: Mapping[str, float] = MappingProxyType(
         "carrier": 0.1,
     }
 )
+# A kind that the table does not know yet.
+OTHER_KINDS = 0.2
 # Of the fused score: the share of evidence beside the text's.
 EVIDENCE_SHARE = 0.8
 
@@ -169,7 +173,7 @@ def evidence_scores(suspects: Sequence[Suspect], _context: Context) -> FloatArra
 def _by_kind(suspect: Suspect) -> dict[str, float]:
     best: dict[str, float] = {}
     for item in suspect.evidence:
-        value = KIND_WEIGHTS.get(item.kind, 0.0) * item.weight
+        value = KIND_WEIGHTS.get(item.kind, OTHER_KINDS) * item.weight
         best[item.kind] = max(value, best.get(item.kind, 0.0))
     return best
 
