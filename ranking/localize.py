@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +23,15 @@ from xlocal.ranking.text import Issue, named_functions, read_issue
 from xlocal.tracer.calltree import CallTree, Function, depths
 from xlocal.tracer.closeup import Closeup, Focus, steady
 from xlocal.tracer.errors import ScriptError, SessionError, Warned
+from xlocal.tracer.layout import installation, package_holder
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
 
 VERSION = 1
 CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
 BUDGET = 60.0  # seconds
+# What .pth files run when the interpreter starts.
+_START_UP = ("_distutils_hack", "_virtualenv", "__editable__")
 
 Progress = Callable[[str], None]
 Closer = Callable[[Recording, Focus], Sequence[Closeup]]  # runs a script again; one close-up for each repeat
@@ -343,13 +348,18 @@ def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence
 
 
 def _packages(paths: Iterable[str]) -> list[str]:
-    """Names of the installed packages that these files belong to, the standard library left out."""
+    """Names of the packages that these files belong to, most files first; the standard library is left out."""
     found: dict[str, int] = {}
     for path in paths:
-        for marker in ("/site-packages/", "/dist-packages/"):
-            if marker in path:
-                name = path.split(marker, 1)[1].split("/")[0].removesuffix(".py")
-                found[name] = found.get(name, 0) + 1
+        folder = installation(path)
+        if folder is None:
+            # What is run by exec has no file; the standard library lies in lib/python3.x itself.
+            if not os.path.isabs(path) or re.search(r"[/\\]lib(64)?[/\\]python3[^/\\]*[/\\]", path):
+                continue
+            folder = package_holder(os.path.dirname(path))
+        name = os.path.relpath(path, folder).split(os.sep)[0].removesuffix(".py")
+        if not name.startswith(_START_UP):
+            found[name] = found.get(name, 0) + 1
     return sorted(found, key=lambda name: (-found[name], name))[:8]
 
 

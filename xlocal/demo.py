@@ -74,15 +74,22 @@ def explain(found: Localization) -> tuple[str, ...]:
     first = found.suspects[0]
     why = reason(first, issue=found.issue)
     sentences.append(f"First of {len(found.suspects)} functions is {first.suspect.function.qualname}: {why}")
-    rank = next((item.rank for item in found.suspects if item.suspect.function == CULPRIT), None)
     fix = f"{PACKAGE} {FIXED_RELEASE} repaired the bug in {CULPRIT.qualname}"
-    if rank == 1:
-        sentences.append(f"{fix}: the first suspect is the culprit.")
-    elif rank is None:
+    culprit = next((item for item in found.suspects if is_culprit(item.suspect.function)), None)
+    if culprit is None:
         sentences.append(f"{fix}, which is not in this list.")
+    elif culprit.rank == 1:
+        sentences.append(f"{fix}: the first suspect is the culprit.")
     else:
-        sentences.append(f"{fix}: the culprit is number {rank} of this list.")
+        why = reason(culprit, issue=found.issue)
+        sentences.append(f"{fix}: the culprit is number {culprit.rank} of this list. {why}")
     return tuple(sentences)
+
+
+def is_culprit(function: Function) -> bool:
+    """Whether this is what the fix changed, or a function defined inside of that."""
+    inside = function.qualname == CULPRIT.qualname or function.qualname.startswith(f"{CULPRIT.qualname}.")
+    return inside and function.path == CULPRIT.path
 
 
 def _next_steps(session: Path, example: Path) -> tuple[str, ...]:

@@ -1,10 +1,9 @@
-"""Two entries of 1h 45m make 3h 30m; the sheet says 2h 30m."""
+"""A day and two hours make 10 hours of work; the sheet says 26."""
 
 from timesheet import Sheet, render
 
 sheet = Sheet()
-sheet.add("review", "1h 45m")
-sheet.add("review", "1h 45m")
+sheet.add("review", "1d 2h")
 print(render(sheet))
-if sheet.total("review").hours != 3:
-    raise SystemExit("an hour is missing")
+if sheet.total("review") != 10 * 60:
+    raise SystemExit("that is not how long it took")

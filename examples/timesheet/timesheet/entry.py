@@ -1,39 +1,36 @@
-"""One entry of a timesheet."""
+"""What was noted for a task: `1d 2h` or `45m` as minutes."""
 
 import re
-from typing import NamedTuple
 
-UNIT = re.compile(r"(\d+)\s*([hm])")
-
-
-class Entry(NamedTuple):
-    """Time worked; `minutes` stays below 60."""
-
-    hours: int
-    minutes: int
+UNIT = re.compile(r"(\d+)\s*([dhm])")
 
 
 def parse_entry(text):
-    """Read `1h 45m`, `2h` or `90m`; raises ValueError when no time is in the text."""
-    fields = split_units(text)
-    if not fields:
+    """Minutes in a text such as `1h 45m`; raises ValueError when no time is in it."""
+    amounts = UNIT.findall(text.lower())
+    if not amounts:
         raise ValueError(f"no time in {text!r}")
-    return normalise(fields.get("h", 0), fields.get("m", 0))
+    return sum(in_minutes(int(number), unit) for number, unit in amounts)
 
 
-def split_units(text):
-    """The number of each unit named in the text."""
-    return {unit: int(number) for number, unit in UNIT.findall(text.lower())}
+def in_minutes(number, unit):
+    """So many units as minutes."""
+    return CONVERSIONS[unit](number)
 
 
-def normalise(hours, minutes):
-    """Bring the minutes below 60."""
-    if minutes >= 60:
-        return carry(hours, minutes)
-    return Entry(hours, minutes)
+def from_minutes(number):
+    """Minutes are minutes."""
+    return number
 
 
-def carry(hours, minutes):
-    """Turn full sixties of minutes into hours."""
-    extra, left = divmod(minutes, 60)
-    return Entry(max(hours, extra), left)
+def from_hours(number):
+    """An hour has 60 minutes."""
+    return 60 * number
+
+
+def from_days(number):
+    """A working day."""
+    return from_hours(24 * number)
+
+
+CONVERSIONS = {"m": from_minutes, "h": from_hours, "d": from_days}

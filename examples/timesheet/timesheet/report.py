@@ -7,6 +7,7 @@ def render(sheet):
     return "\n".join(line(task, sheet.total(task), width) for task in sheet.tasks())
 
 
-def line(task, total, width):
+def line(task, minutes, width):
     """A task and its time, in columns."""
-    return f"{task:<{width}}  {total.hours:>3}h {total.minutes:02}m"
+    hours, rest = divmod(minutes, 60)
+    return f"{task:<{width}}  {hours:>3}h {rest:02}m"

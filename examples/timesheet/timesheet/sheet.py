@@ -1,23 +1,24 @@
-"""Entries kept under the name of a task."""
+"""Times kept under the name of a task."""
 
-from timesheet.entry import normalise, parse_entry
+from timesheet.entry import parse_entry
 
 
 class Sheet:
-    """Tasks with their entries, in the order in which they came."""
+    """Tasks with their times, in the order in which they came."""
 
     def __init__(self):
         self.entries = []
 
     def add(self, task, text):
-        """Note the time in `text` for `task`."""
-        self.entries.append((task, parse_entry(text)))
+        """Note the time in `text` for `task`; returns its minutes."""
+        minutes = parse_entry(text)
+        self.entries.append((task, minutes))
+        return minutes
 
     def tasks(self):
         """The names of all tasks, each once."""
         return list(dict.fromkeys(task for task, _ in self.entries))
 
     def total(self, task):
-        """The time of one task."""
-        mine = [entry for name, entry in self.entries if name == task]
-        return normalise(sum(entry.hours for entry in mine), sum(entry.minutes for entry in mine))
+        """The minutes of one task."""
+        return sum(minutes for name, minutes in self.entries if name == task)
