@@ -29,8 +29,16 @@ class SessionError(XlocalError):
     """A session folder is missing, in use by another xlocal, or cannot be written."""
 
 
+class CheckoutError(XlocalError):
+    """A repository, its commit, its interpreter or its environment cannot be had, or a patch does not apply."""
+
+
 class ModelError(XlocalError):
     """An encoder cannot be loaded: its packages or its weights are not here."""
+
+
+class AgentError(XlocalError):
+    """A language model cannot be used, a limit forbids going on, or a trajectory cannot be followed."""
 
 
 @dataclass(frozen=True, slots=True)

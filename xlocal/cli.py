@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from xlocal.settings import BACKENDS, RANKERS, Settings, load_settings
+from xlocal.swe_commands import swe
 from xlocal.tracer.errors import XlocalError
 
 if TYPE_CHECKING:
@@ -322,6 +323,9 @@ def doctor(as_json: bool) -> None:
         _write(examination.as_json(checks))
     else:
         print_checks(checks, _stdout())
+
+
+cli.add_command(swe)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -1,0 +1,1 @@
+"""Issues of repositories: preparing their checkouts, running commands in them, grading answers, many at a time."""
