@@ -28,7 +28,7 @@ lint: $(DEV) ## Check format and style
 
 # mypy cannot follow setuptools' folder mapping, so it checks what users get: the installed package.
 types: $(DEV) ## Check types of the package as installed, and of the experiments
-	@rm -rf build/types && mkdir -p build/types
+	@rm -rf build && mkdir -p build/types  # setuptools would reuse what an older build left
 	$(PIP) --no-deps --target build/types .
 	cd build/types && MYPYPATH=. $(CURDIR)/$(VENV)/bin/mypy --config-file $(CURDIR)/pyproject.toml -p xlocal
 	MYPYPATH=build/types:experiments $(VENV)/bin/mypy --config-file pyproject.toml experiments/*.py
@@ -40,7 +40,7 @@ bench: $(DEV) ## Print the quick form of every benchmark
 	@for program in benchmarks/*.py; do echo "== $$program --quick" && $(PY) $$program --quick || exit 1; done
 
 wheel: $(DEV) ## Build the wheel into dist/
-	@rm -rf dist && $(PY) -m build --wheel --outdir dist .
+	@rm -rf build dist && $(PY) -m build --wheel --outdir dist .
 
 clean: ## Remove what these commands made, the virtual environment included
 	rm -rf build dist $(VENV) *.egg-info
