@@ -46,7 +46,7 @@ clean: ## Remove what these commands made, the virtual environment included
 	rm -rf build dist $(VENV) *.egg-info
 
 $(PY):
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
 	  echo "xlocal needs Python 3.11 or newer, but '$(PYTHON)' is older or missing: make PYTHON=/path/to/python3.11 ..." >&2; \
 	  exit 1; }
 	$(PYTHON) -m venv $(VENV)
