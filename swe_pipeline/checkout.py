@@ -20,7 +20,7 @@ from xlocal.swe_pipeline.environments import Place, install, locked
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.swe_pipeline.patches import check_paths
 from xlocal.swe_pipeline.specs import revision, spec_of
-from xlocal.tracer.errors import CheckoutError
+from xlocal.tracer.errors import CheckoutError, PatchError
 from xlocal.tracer.launch import run_to_end
 
 FORMAT = 1
@@ -68,7 +68,7 @@ class Checkout(Protocol):
         ...
 
     def apply(self, patch: str) -> None:
-        """Apply a unified diff to the work tree, whole or not at all. Raises CheckoutError when it does not fit."""
+        """Apply a unified diff to the work tree, whole or not at all. Raises PatchError when it does not fit."""
         ...
 
     def diff(self) -> str:
@@ -220,7 +220,7 @@ class LocalCheckout:
             git(self.tree, "apply", "--whitespace=nowarn", "-", stdin=text)
         except CheckoutError as refused:
             if not self._patch(text, "--dry-run"):
-                raise CheckoutError(
+                raise PatchError(
                     f"{self.issue.id}: the patch does not apply: {str(refused).rpartition(': ')[2]}"
                 ) from None
             self._patch(text)

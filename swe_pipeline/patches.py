@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 
-from xlocal.tracer.errors import CheckoutError
+from xlocal.tracer.errors import PatchError
 
 _HUNK = re.compile(r"@@ -\d+(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _NAMED = re.compile(r"(?:\+\+\+|---|rename from|rename to|copy from|copy to) (.+?)(?:\t.*)?$")
@@ -40,8 +40,8 @@ def _headers(patch: str) -> Iterator[str]:
 
 
 def check_paths(patch: str) -> None:
-    """Raise CheckoutError when a diff names a file outside the work tree or in its .git folder."""
+    """Raise PatchError when a diff names a file outside the work tree or in its .git folder."""
     for name in touched_paths(patch):
         path = PurePosixPath(name)
         if path.is_absolute() or ".." in path.parts or ".git" in (part.lower() for part in path.parts):
-            raise CheckoutError(f"the patch touches {name}, which is not a file of the work tree")
+            raise PatchError(f"the patch touches {name}, which is not a file of the work tree")

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 
 from xlocal.ranking.source import SourceIndex
 from xlocal.swe_pipeline.patches import check_paths, touched_paths
-from xlocal.tracer.errors import CheckoutError
+from xlocal.tracer.errors import CheckoutError, PatchError
 
 Counting = Literal["existing", "innermost", "enclosing"]
 COUNTINGS: tuple[Counting, ...] = get_args(Counting)
@@ -70,13 +70,13 @@ def base_files(repository: Path, commit: str) -> ReadFile:
 def touched(patch: str, read: ReadFile) -> Touched:
     """What `patch` touches in the files that `read` gives. An empty patch touches nothing.
 
-    Raises CheckoutError when the patch does not apply to them or reaches outside the work tree.
+    Raises PatchError when the patch does not apply to them or reaches outside the work tree.
     """
     check_paths(patch)
     paths = touched_paths(patch)
     if not paths:
         if patch.strip():
-            raise CheckoutError("the patch names no file: it is not a unified diff")
+            raise PatchError("the patch names no file: it is not a unified diff")
         return Touched()
     with tempfile.TemporaryDirectory(prefix="xlocal-") as scratch:
         before, after = Path(scratch) / "before", Path(scratch) / "after"
@@ -94,7 +94,7 @@ def touched(patch: str, read: ReadFile) -> Touched:
 def apply_to_folder(patch: str, folder: Path) -> None:
     """Apply a patch to files in a folder that is no repository: by git, else by patch, as the benchmark does.
 
-    Raises CheckoutError when neither can; what is in the folder is then worth nothing.
+    Raises PatchError when neither can; what is in the folder is then worth nothing.
     """
     text = patch if patch.endswith("\n") else patch + "\n"
     data = text.encode("utf-8", "surrogateescape")
@@ -115,7 +115,7 @@ def apply_to_folder(patch: str, folder: Path) -> None:
         if not done.returncode:
             return
         said = said or done.stderr.decode("utf-8", "replace").strip().splitlines()[-1]
-    raise CheckoutError(f"the patch does not apply: {said or 'git is not here'}")
+    raise PatchError(f"the patch does not apply: {said or 'git is not here'}")
 
 
 class _Definition(NamedTuple):

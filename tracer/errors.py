@@ -33,6 +33,10 @@ class CheckoutError(XlocalError):
     """A repository, its commit, its interpreter or its environment cannot be had, or a patch does not apply."""
 
 
+class PatchError(CheckoutError):
+    """A patch is no unified diff, reaches outside the work tree, or does not apply."""
+
+
 class ModelError(XlocalError):
     """An encoder cannot be loaded: its packages or its weights are not here."""
 
