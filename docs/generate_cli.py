@@ -80,12 +80,16 @@ def document() -> str:
 
 
 def _commands() -> Iterator[str]:
+    """The help of every command, groups before what is in them."""
     settings = {**cli.context_settings, "terminal_width": 100}
-    root = click.Context(cli, info_name="xlocal", **settings)
-    yield _section("xlocal", cli.get_help(root))
-    for name, command in cli.commands.items():
-        context = click.Context(command, info_name=name, parent=root, **settings)
-        yield _section(f"xlocal {name}", command.get_help(context))
+    waiting: list[tuple[click.Command, click.Context]] = [(cli, click.Context(cli, info_name="xlocal", **settings))]
+    while waiting:
+        command, context = waiting.pop(0)
+        yield _section(context.command_path, command.get_help(context))
+        inner = command.commands if isinstance(command, click.Group) else {}
+        waiting[:0] = [
+            (item, click.Context(item, info_name=name, parent=context, **settings)) for name, item in inner.items()
+        ]
 
 
 def _section(title: str, text: str) -> str:
