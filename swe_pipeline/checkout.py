@@ -79,6 +79,10 @@ class Checkout(Protocol):
         """Put the work tree back to the base commit; what the installation left there stays."""
         ...
 
+    def close(self) -> None:
+        """Give back what only a running checkout needs; a local one stays on disk for the next time."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
@@ -252,6 +256,9 @@ class LocalCheckout:
         git(self.tree, "checkout", "--quiet", "--force", "-B", "base", self.issue.base_commit)
         git(self.tree, "reset", "--quiet", "--hard", self.issue.base_commit)
         git(self.tree, "clean", "--quiet", "-d", "--force", "--force")
+
+    def close(self) -> None:
+        """Nothing runs between commands."""
 
 
 def _tail(file: Path) -> str:
