@@ -19,7 +19,7 @@ from xlocal.ranking.observation import Observation, observe
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.signals import Finding, Findings, findings, strongest, weigh
 from xlocal.ranking.source import SourceIndex
-from xlocal.ranking.text import Issue, named_functions, read_issue
+from xlocal.ranking.text import Issue, mentioned_names, named_functions, read_issue
 from xlocal.tracer.calltree import CallTree, Function, depths
 from xlocal.tracer.closeup import Closeup, Focus, steady
 from xlocal.tracer.errors import ScriptError, SessionError, Warned
@@ -27,7 +27,7 @@ from xlocal.tracer.layout import installation, package_holder
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
 
-VERSION = 1
+VERSION = 2  # 2 added views
 CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
 BUDGET = 60.0  # seconds
 # What .pth files run when the interpreter starts.
@@ -82,8 +82,9 @@ class Comparison:
         try:
             document = json.loads(path.read_text("utf-8"))
             version = document.pop("version")
-            if version > VERSION:
-                raise SessionError(f"{path}: written by a newer xlocal (version {version}); upgrade or record again")
+            if version != VERSION:
+                age = "a newer" if version > VERSION else "an older"
+                raise SessionError(f"{path}: written by {age} xlocal (version {version}); record again with xlocal trace")
             return cls(
                 **{
                     **document,
@@ -115,7 +116,7 @@ def _view(row: Mapping[str, Any]) -> FunctionView:
     return FunctionView(
         function=Function(*row["function"]),
         reference=row["reference"],
-        lines=tuple(_tuples(counted) for counted in row["lines"]),  # type: ignore[arg-type] - two of them
+        lines=tuple(_tuples(counted) for counted in row["lines"]),  # type: ignore[arg-type]
         pairs=tuple(tuple(_call_view(call) for call in pair) for pair in row["pairs"]),  # type: ignore[misc]
     )
 
@@ -402,7 +403,11 @@ def rank_suspects(
 def with_named(suspects: Sequence[Suspect], issue: Issue, index: SourceIndex) -> tuple[Suspect, ...]:
     """The suspects with `named-in-issue` evidence, and those functions that the issue names but no run executed."""
     present = {suspect.function for suspect in suspects}
-    named = named_functions(issue, [*present, *(f for f in index.names() if f not in present)], sources=index)
+    named = dict(named_functions(issue, present, sources=index))
+    elsewhere = (function for function in index.named(mentioned_names(issue)) if function not in present)
+    # Apart, so that namesakes elsewhere do not make a name too common to mean one that ran.
+    for function, detail in named_functions(issue, elsewhere, sources=index).items():
+        named.setdefault(function, detail)
     flagged = {function: Finding(1.0, detail) for function, detail in named.items()}
     evidence = weigh({"named-in-issue": flagged}, len(present))
     merged = [

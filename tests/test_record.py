@@ -505,3 +505,8 @@ def test_progress_is_told(here):
     told: list[str] = []
     recording("", repeat=2, progress=told.append)
     assert told == ["running buggy, 1 of 2", "running buggy, 2 of 2"]
+
+
+def test_a_module_that_is_not_there(here):
+    with pytest.raises(ScriptError, match="finds no module absent_module; check --python"):
+        recording("", command="-m absent_module")

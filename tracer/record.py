@@ -272,6 +272,9 @@ def _require_trace(run: Execution) -> None:
     if refused or shutil.disk_usage(run.folder).free < _TAIL_BYTES:
         reason = refused[-1].removeprefix("xlocal: ") if refused else "the disk is full"
         raise SessionError(f"{run.command.text}: could not be recorded: {reason}; make room and record again")
+    missing = f": No module named {run.command.target}"
+    if run.command.kind == "module" and run.exit_status == 1 and lines and lines[-1].rstrip().endswith(missing):
+        raise ScriptError(f"{run.command.text}: the interpreter finds no module {run.command.target}; check --python")
     if (run.folder / "main.xtrace").exists():
         return
     how = f"exit status {run.exit_status}" if run.signal is None else f"ended by {_signal_name(run.signal)}"
