@@ -6,11 +6,13 @@ the host's interpreter, and (marked slow) of every other interpreter found.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 from environments import found_interpreters
 from xlocal.tracer.decode import RawTree, decode
+from xlocal.tracer.native import build
 from xlocal.tracer.trace import Trace, load_all
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,13 +41,30 @@ class Probe(NamedTuple):
         return f"{self.version[0]}.{self.version[1]}-{self.backend}"
 
     @property
-    def loses_hook(self) -> bool:
-        """Whether Python takes the hook away at the recursion limit."""
-        return self.backend == "setprofile"
+    def uses_setprofile(self) -> bool:
+        """Whether the program's own `sys.setprofile` takes the hook away."""
+        return self.backend == "setprofile" or self.version < (3, 12)
 
 
 def _backends(version: tuple[int, int]) -> Sequence[str]:
-    return ("setprofile", "monitoring") if version >= (3, 12) else ("setprofile",)
+    return ("setprofile", "monitoring", "native") if version >= (3, 12) else ("setprofile", "native")
+
+
+@cache
+def native_recorder(python: str) -> str:
+    """The compiled recorder of an interpreter, in a cache of the tests' own; skips where it cannot be built."""
+    with tempfile.TemporaryDirectory(prefix="xlocal-tests-") as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLOCAL_CACHE", folder)
+        built = build(python)
+        if built.path is None:
+            pytest.skip(f"no native recorder: {built.warning}")
+        kept = Path(_NATIVE.name) / hashlib.sha256(python.encode()).hexdigest()[:8] / built.path.name
+        kept.parent.mkdir()
+        shutil.copy(built.path, kept)
+    return str(kept)
+
+
+_NATIVE = tempfile.TemporaryDirectory(prefix="xlocal-native-")
 
 
 @cache
@@ -124,7 +144,7 @@ def run_probed(
         "hook": str(out),
         "seed": 0,
         "backend": probe.backend,
-        "native": None,
+        "native": native_recorder(probe.python) if probe.backend == "native" else None,
         **changes,
     }
     (out / "config.json").write_text(json.dumps(config, ensure_ascii=False), "utf-8")

@@ -75,6 +75,25 @@ class TestTree:
         seen = self.tree_of(probe, tmp_path, source).replace(" !GeneratorExit", "").replace(" !?", "")
         assert seen == "main\n  first\n    gen\n      leaf\n      leaf\n  second"
 
+    def test_what_is_dropped_ends_when_it_would_without_us(self, probe: Probe, tmp_path: Path) -> None:
+        if probe.backend == "setprofile" and probe.version < (3, 11):
+            pytest.skip("a Python profile function keeps the locals of this Python alive")
+        source = """
+            def cleanup(): pass
+            def later(): pass
+            def gen():
+                try: yield
+                finally: cleanup()
+            def main():
+                dropped = gen()
+                next(dropped)
+                del dropped
+                later()
+            main()
+        """
+        seen = self.tree_of(probe, tmp_path, source).replace(" !GeneratorExit", "").replace(" !?", "")
+        assert seen == "main\n  gen\n    cleanup\n  later"
+
     def test_code_outside_the_scope_is_left_out(self, probe: Probe, tmp_path: Path) -> None:
         source = """
             import json
@@ -186,7 +205,7 @@ class TestRecursion:
         lines = run.tree.splitlines()
         assert sum("deep" in line for line in lines) > 900
         if "hook-lost" in run.slugs:
-            assert probe.loses_hook
+            assert probe.backend == "setprofile"  # a C function needs no frame of its own
             assert "  leaf" not in lines
         else:
             assert run.slugs == []
@@ -238,10 +257,10 @@ class TestHooks:
         """
         run = _record(probe, tmp_path, source)
         assert run.status == 0
-        if probe.backend == "monitoring":
-            assert run.tree.splitlines() == ["main", "  leaf", "  leaf"]
-        else:
+        if probe.uses_setprofile:
             assert (run.slugs, run.tree) == (["hook-lost"], "main\n  leaf")
+        else:
+            assert (run.slugs, run.tree) == ([], "main\n  leaf\n  leaf")
 
     def test_the_hook_that_a_program_puts_back_goes_on(self, probe: Probe, tmp_path: Path) -> None:
         source = """
@@ -257,7 +276,7 @@ class TestHooks:
             main()
         """
         run = _record(probe, tmp_path, source)
-        expected = 3 if probe.backend == "monitoring" else 2
+        expected = 2 if probe.uses_setprofile else 3
         assert (run.status, run.stderr, run.tree.count("leaf")) == (0, "", expected)
 
     def test_the_program_still_traces_itself(self, probe: Probe, tmp_path: Path) -> None:
@@ -548,7 +567,7 @@ class TestLikePlainPython:
         assert (second.type, second.message, second.frames[-1]) == ("ValueError", "('bad', 2)", (script, 1, "f", 2))
 
 
-@pytest.mark.parametrize("probe", [probes()[0]])
+@pytest.mark.parametrize("probe", [probe for probe in probes() if probe.python == sys.executable], ids=str)
 def test_pytest_node(probe: Probe, tmp_path: Path) -> None:
     test = tmp_path / "test_it.py"
     test.write_text("def leaf(): pass\ndef test_one(): leaf()\ndef test_two(): raise ValueError\n")
@@ -599,7 +618,7 @@ class TestSeeds:
         assert _record(probe, tmp_path, source).stdout == _record(probe, tmp_path, source).stdout
 
 
-@pytest.mark.parametrize("probe", [probe for probe in probes() if probe.python == sys.executable])
+@pytest.mark.parametrize("probe", [probe for probe in probes() if probe.python == sys.executable], ids=str)
 def test_numpy_is_seeded(probe: Probe, tmp_path: Path) -> None:
     source = "import numpy\nprint(numpy.random.random(3))\n"
     first, second = (_record(probe, tmp_path, source).stdout for _ in range(2))

@@ -21,7 +21,7 @@ import zlib
 
 VERSION = 1
 MAGIC = b"XLTRACE\n"
-ENTER, LEAVE, RAISE, RESUME = 0, 1, 2, 3  # the low three bits of a word; the rest is the code's number
+ENTER, LEAVE, RAISE, RESUME, SWITCH = 0, 1, 2, 3, 4  # the low three bits of a word; the rest is the code's number
 UNKNOWN = 1  # the first exception type: one whose name could not be seen
 CHUNK = 1 << 16  # words in a stream's buffer: 256 KiB
 SMALL_CHUNK = 1 << 12  # for threads after the first, since a program may start thousands
@@ -127,8 +127,11 @@ class Stream:
         self.chunk = self.words[0] = 1
         self.flushed = 0  # words in the chunks written so far
         self.limit = len(self.words) * 7 // 8  # where it is flushed; the rest is for when that fails
-        self.position = None  # set by the hook that writes into this stream: () -> index of the next word
-        self.rebind = None  # likewise: (words) -> None, after a fork
+        # Set by the hook that writes into this stream:
+        self.position = None  # () -> index of the next word
+        self.rebind = None  # (fresh stream) -> None, after a fork
+        self.write_pair = None  # (word, extra) -> None, from this thread
+        self.close = None  # () -> None, gives the buffer up
 
     def _buffer(self, size):
         try:
@@ -165,6 +168,16 @@ class Stream:
         """Where this stream stands: `[number, words written]`, as stored for what is started from here."""
         return [self.number, self.flushed + self.position() - 1]
 
+    def retire(self):
+        """Write what the stream of an ended thread still holds and give its buffer back."""
+        if self.words is not None and self.position is not None:
+            self.flush(self.position())
+            self.drop_tail()
+            self.words = None
+            if self.close is not None:
+                self.close()
+            self.position = self.rebind = self.write_pair = self.close = None  # they hold the buffer
+
     def drop_tail(self):
         try:
             os.unlink(self.tail)
@@ -185,6 +198,7 @@ class Recorder:
         self.types = {}  # id(type) -> number
         self.kept_types = [None]
         self.streams = []
+        self.by_ident = {}  # the stream of each thread that may be running
         self.outside = {}
         self.inside_file = {}
         self.thread_starts = {}  # id(thread) whose first event is still to come -> (where it was started, its order)
@@ -223,30 +237,23 @@ class Recorder:
             self._retire_ended_threads()
             stream = Stream(self, len(self.streams), small)
             self.streams.append(stream)
+            self.by_ident[stream.ident] = stream
         thread = threading._active.get(stream.ident)  # current_thread() would invent a dummy thread
         place, order = self.thread_starts.pop(id(thread), None) or (None, self.next_order() if stream.number else 0)
         name = thread.name if type(thread) is threading.Thread else ""
         self.writer.write_json(b"T", stream.number, {"name": name, "started_at": place, "order": order})
+        if "greenlet" in sys.modules:
+            follow_greenlets(self)
         return stream
 
     def _retire_ended_threads(self):
-        if not self.streams or len(self.streams) % 64:
-            return
-        alive = sys._current_frames()
-        for stream in self.streams:
-            if stream.ident not in alive:
-                self._retire(stream)
-
-    def retire(self, stream):
-        """Write what the stream of an ended thread still holds and give its buffer back."""
-        with self.lock:
-            self._retire(stream)
-
-    def _retire(self, stream):
-        if stream.words is not None and stream.position is not None:
-            stream.flush(stream.position())
-            stream.drop_tail()
-            stream.words = None
+        ended = self.by_ident.pop(_thread.get_ident(), None)  # the system gives idents again
+        if ended is not None:
+            ended.retire()
+        if len(self.streams) % 64 == 63:
+            alive = sys._current_frames()
+            for ident in [ident for ident in self.by_ident if ident not in alive]:
+                self.by_ident.pop(ident).retire()
 
     def is_new_thread(self, ident):
         return id(threading._active.get(ident)) in self.thread_starts
@@ -270,7 +277,7 @@ class Recorder:
         if not imported and not self.is_inside(filename):
             self.outside[filename] = True
             return SPECIAL if _is_special(filename, name) else IGNORED
-        if imported and _is_seeded(filename):
+        if imported and (_is_seeded(filename) or _is_greenlet(filename)):
             return SPECIAL
         self.recorded += 1
         resumable = bool(code.co_flags & RESUMABLE)
@@ -307,10 +314,10 @@ class Recorder:
                 self.types[id(kind)] = number
         return number
 
-    def note_start(self, code, frame):
+    def special_enter(self, code, frame):
         """Remember which call starts a thread or a process, when `code` is the library function that does so."""
-        stream = self.stream_of_thread(_thread.get_ident())
-        if stream is None:
+        stream = self.by_ident.get(_thread.get_ident())
+        if stream is None or code.co_name == "<module>":
             return
         if code.co_name == "start":
             started = frame.f_locals.get("self")
@@ -319,16 +326,17 @@ class Recorder:
             origin = [os.getpid()] + stream.place() + [self.next_order()]
             os.environ["XLOCAL_PARENT"] = ":".join(map(str, origin))
 
+    def special_leave(self, code):
+        """Seed a module that was just imported, or follow its switches."""
+        if code.co_name == "<module>" and _is_greenlet(code.co_filename):
+            follow_greenlets(self)
+        elif code.co_name == "<module>":
+            _seed(code.co_filename, self.config.get("seed"))
+
     def next_order(self):
         """The moment of a start among all of this process: what was started first comes first in the tree."""
         self.started += 1
         return self.started
-
-    def stream_of_thread(self, ident):
-        for stream in reversed(self.streams):
-            if stream.ident == ident and stream.words is not None:
-                return stream
-        return None
 
     def warn(self, slug, text):
         self.warnings.append([slug, text])
@@ -352,10 +360,9 @@ class Recorder:
 
     def restart_in_child(self):
         """After a fork: a file of its own, and nothing written into the parent's shared buffers."""
-        ident = _thread.get_ident()
-        mine = self.stream_of_thread(ident)
+        mine = self.by_ident.get(_thread.get_ident())
         origin = [self.fork_parent] + (mine.place() if mine else [0, 0]) + [self.started]
-        streams, self.streams = self.streams, []
+        streams, self.streams, self.by_ident = self.streams, [], {}
         os.close(self.writer.descriptor)
         self.lock = _thread.allocate_lock()
         self.started = 0
@@ -366,7 +373,8 @@ class Recorder:
             self.writer.write_json(b"X", 0, [number, _type_name(kind)])
         fresh = self.stream(small=False)
         if mine is not None:
-            fresh.position, fresh.rebind = mine.position, mine.rebind
+            for name in ("position", "rebind", "write_pair", "close"):
+                setattr(fresh, name, getattr(mine, name))
             fresh.rebind(fresh)
         for stream in streams:
             stream.words = None
@@ -420,6 +428,10 @@ def _is_seeded(filename):
     )
 
 
+def _is_greenlet(filename):
+    return filename.endswith(os.path.join("greenlet", "__init__.py"))
+
+
 def _seed(filename, seed):
     module = sys.modules.get("numpy.random" if "numpy" in filename else "random")
     if seed is not None and hasattr(module, "seed"):
@@ -432,6 +444,44 @@ def _type_name(kind):
     if not isinstance(module, str) or module == "builtins":
         return str(name)
     return "%s.%s" % (module, name)
+
+
+def follow_greenlets(recorder):
+    """Note which greenlet of this thread runs: each has a stack of its own, which a switch leaves as it is.
+
+    A new one's number is never that of another, for its first calls hang under the call that switched to it first.
+    """
+    from _weakref import ref
+
+    greenlet = sys.modules["greenlet"]
+    if not hasattr(greenlet, "settrace"):
+        return
+    numbers = {}  # id(greenlet) -> (number, weak reference to it)
+    previous = greenlet.gettrace()
+    count = 0
+    named = None  # the stream that knows the running greenlet
+
+    def number_of(thread):
+        nonlocal count
+        known = numbers.get(id(thread))
+        if known is None or known[1]() is not thread:
+            count += 1
+            known = numbers[id(thread)] = (count, ref(thread))
+        return known[0]
+
+    def switched(event, arguments):
+        nonlocal named
+        stream = recorder.by_ident.get(_thread.get_ident())
+        if event in ("switch", "throw") and stream is not None and stream.write_pair is not None:
+            if named is not stream:
+                named = stream
+                stream.write_pair(SWITCH, number_of(arguments[0]))
+            stream.write_pair(SWITCH, number_of(arguments[1]))
+        if previous is not None:
+            previous(event, arguments)
+
+    if getattr(previous, "__code__", None) is not switched.__code__:
+        greenlet.settrace(switched)
 
 
 # --- sys.setprofile: Python 3.6 and later -----------------------------------------------------------------------
@@ -465,7 +515,7 @@ class ProfileBackend:
         self.hook = self._hook(self.recorder.stream(small=False))
         if self.previous is not None:
             self.recorder.warn("hook-replaced", "another profile function was active and did not see this run")
-        sys.setprofile(self.hook)
+        self._set(self.hook)
 
     def stop(self):
         """Take the hook off the main thread; say so when it was not there any more."""
@@ -492,8 +542,10 @@ class ProfileBackend:
             sys.setprofile(None)
             return
         hook = self._hook(self.recorder.stream(small=True))
-        sys.setprofile(hook)
+        self._set(hook)
         hook(frame, event, arg)
+
+    _set = staticmethod(sys.setprofile)
 
     def _bytecode(self, code):
         found = self.bytecode.get(id(code))
@@ -527,7 +579,7 @@ class ProfileBackend:
     def _hook(self, stream):  # noqa: PLR0915 - closures over one thread's cells
         """The profile function of one thread. Hot: locals and cells only."""
         tokens_get = self.recorder.tokens.get
-        new_token, note_start = self.recorder.token, self.recorder.note_start
+        new_token, special_enter = self.recorder.token, self.recorder.special_enter
         left_by_exception, catch_type, is_fresh = self._left_by_exception, self._catch_type, self._is_fresh
         words, at, limit = stream.words, 1, stream.limit
         generators = {}  # id(frame) of one that is not finished -> its serial number in this stream
@@ -572,8 +624,7 @@ class ProfileBackend:
         def special_call(token, code, frame):
             nonlocal serials
             if token == SPECIAL:
-                if code.co_name != "<module>":
-                    note_start(code, frame)
+                special_enter(code, frame)
                 return
             serial = generators.get(id_(frame))
             if serial is not None and not is_fresh(frame):
@@ -585,8 +636,7 @@ class ProfileBackend:
 
         def special_return(token, frame, arg):
             if token == SPECIAL:
-                if frame.f_code.co_name == "<module>":
-                    _seed(frame.f_code.co_filename, self.recorder.config.get("seed"))
+                self.recorder.special_leave(frame.f_code)
                 return
             if arg is None and left_by_exception(frame):
                 generators.pop(id_(frame), None)
@@ -609,7 +659,7 @@ class ProfileBackend:
             stream, words, at, serials = fresh, fresh.words, 1, 0
             generators.clear()  # those begun before the fork are new to this process's tree
 
-        stream.position, stream.rebind = position, rebind
+        stream.position, stream.rebind, stream.write_pair = position, rebind, write
         return hook
 
     def _catch_type(self, frame, words, at):
@@ -686,7 +736,7 @@ class MonitoringBackend:
         """
         recorder = self.recorder
         tokens_get, new_token = recorder.tokens.get, recorder.token
-        note_start, exception_number = recorder.note_start, recorder.exception_number
+        special_enter, exception_number = recorder.special_enter, recorder.exception_number
         disable = self.monitoring.DISABLE
         get_ident, id_, type_, get_frame = _thread.get_ident, id, type, sys._getframe
         types_get = recorder.types.get
@@ -700,8 +750,6 @@ class MonitoringBackend:
             found = states.get(ident)
             # An ident is used again when its thread has ended; a thread whose start is still unclaimed is new.
             if found is None or found[0].words is None or recorder.is_new_thread(ident):
-                if found is not None:
-                    recorder.retire(found[0])
                 fresh = recorder.stream(small=bool(states))
                 found = states[ident] = [fresh, 1, {}, fresh.words, fresh.limit]
                 bind(fresh, found, ident)
@@ -721,7 +769,7 @@ class MonitoringBackend:
                 states.clear()
                 states[ident] = [new, 1, {}, new.words, new.limit]
 
-            fresh.position, fresh.rebind = position, rebind
+            fresh.position, fresh.rebind, fresh.write_pair = position, rebind, write_pair
 
         def flush():
             nonlocal at
@@ -775,9 +823,8 @@ class MonitoringBackend:
             if token == IGNORED:
                 return disable
             if token == SPECIAL:
-                if code.co_name != "<module>":
-                    generators_here()
-                    note_start(code, get_frame(1))
+                generators_here()
+                special_enter(code, get_frame(1))
                 return None
             begin(token, get_frame(1))
             return None
@@ -816,8 +863,7 @@ class MonitoringBackend:
             if token == IGNORED:
                 return disable
             if token == SPECIAL:
-                if code.co_name == "<module>":
-                    _seed(code.co_filename, recorder.config.get("seed"))
+                recorder.special_leave(code)
                 return None
             if generators_here().pop(id_(get_frame(1)), None) is not None:
                 write(-token | LEAVE)
@@ -866,16 +912,104 @@ class MonitoringBackend:
         ]
 
 
+# --- the native recorder: both of the above in C (probe.c) ------------------------------------------------------
+
+
+def load_native(path):
+    """The compiled recorder at `path`, or None when it was built for another interpreter than this one.
+
+    Raises ImportError when it cannot be loaded.
+    """
+    import _imp
+    from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader, ModuleSpec
+
+    if not path.endswith(EXTENSION_SUFFIXES[0]):
+        return None
+    name = "_xlocal_native"
+    module = _imp.create_dynamic(ModuleSpec(name, ExtensionFileLoader(name, path), origin=path))
+    _imp.exec_dynamic(module)
+    sys.modules.pop(name, None)
+    return module
+
+
+class NativeProfileBackend(ProfileBackend):
+    """sys.setprofile's events, taken in C."""
+
+    name = "native"
+    module = None
+
+    def start(self):
+        recorder = self.recorder
+        start_of = self._start_of if self.resume else None
+        special = recorder.special_enter, recorder.special_leave
+        self.module.setup(recorder.token, special[0], special[1], recorder.exception_number, start_of, None, None)
+        super().start()
+
+    def _start_of(self, code):
+        return self._bytecode(code)[1]
+
+    def _hook(self, stream):
+        return _sink(self.module, stream)
+
+    def _set(self, hook):
+        self.module.install(hook)
+
+
+class NativeMonitoringBackend(MonitoringBackend):
+    """sys.monitoring's events, taken in C."""
+
+    name = "native"
+    module = None
+
+    def _callbacks(self, events):
+        recorder, module = self.recorder, self.module
+
+        def new_sink():
+            return _sink(module, recorder.stream(small=bool(recorder.streams)))
+
+        special = recorder.special_enter, recorder.special_leave
+        others = recorder.exception_number, None, new_sink, self.monitoring.DISABLE
+        module.setup(recorder.token, special[0], special[1], *others)
+        return [
+            (events.PY_START, module.py_start),
+            (events.PY_RESUME, module.py_resume),
+            (events.PY_THROW, module.py_throw),
+            (events.PY_RETURN, module.py_return),
+            (events.PY_YIELD, module.py_yield),
+            (events.PY_UNWIND, module.py_unwind),
+        ]
+
+
+def _sink(module, stream):
+    sink = module.Sink(stream)
+    stream.position, stream.rebind = sink.position, sink.rebind
+    stream.write_pair, stream.close = sink.write_pair, sink.close
+    return sink
+
+
 # --- running the command ----------------------------------------------------------------------------------------
 
 
-def choose_backend(wanted):
-    """The backend's class by name: 'auto' takes the cheapest that this interpreter has."""
-    if wanted == "setprofile" or (wanted == "auto" and not hasattr(sys, "monitoring")):
-        return ProfileBackend
-    if not hasattr(sys, "monitoring"):
+def choose_backend(config):
+    """The backend's class, and why it is another than was wanted: `[slug, text]` or None.
+
+    'auto' takes the cheapest that this interpreter has.
+    """
+    wanted, path, why = config["backend"], config.get("native"), None
+    if wanted in ("auto", "native") and path:
+        try:
+            native = NativeMonitoringBackend if hasattr(sys, "monitoring") else NativeProfileBackend
+            native.module = load_native(path)
+            if native.module is not None:
+                return native, None
+        except ImportError as error:
+            why = ["native-unloadable", "the native recorder was not used: %s" % error]
+    if wanted == "monitoring" and not hasattr(sys, "monitoring"):
         raise SystemExit("xlocal: this Python has no sys.monitoring (3.12 or later has); use --backend setprofile")
-    return MonitoringBackend
+    # Without the global lock, threads would write into each other's buffers: only setprofile has hooks for each.
+    locked = getattr(sys, "_is_gil_enabled", lambda: True)()
+    monitoring = wanted != "setprofile" and hasattr(sys, "monitoring") and locked
+    return MonitoringBackend if monitoring else ProfileBackend, why
 
 
 def focus_backend():
@@ -972,8 +1106,10 @@ def start_recording(config, stem, origin, main_code=None):
     """Record from here on; returns `(recorder, backend)`. The footer is written when the interpreter ends."""
     import atexit
 
-    kind = focus_backend() if config.get("focus") else choose_backend(config["backend"])
+    kind, why = (focus_backend(), None) if config.get("focus") else choose_backend(config)
     recorder = Recorder(config, stem, origin, kind.name)
+    if why is not None:
+        recorder.warn(*why)
     recorder.main_code = main_code
     recorder.ending = None
     backend = kind(recorder)
