@@ -1,4 +1,4 @@
-"""The files around the code: what the Dockerfile copies exists, the Makefile explains each target, docs link to files."""
+"""The files around the code: what the Dockerfile copies exists, the Makefile explains each target, docs lead somewhere."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from xlocal.ranking.rank import KIND_WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -53,3 +54,22 @@ def test_links_inside_the_checkout_lead_somewhere(document):
     ):
         if "://" not in target:
             assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_file_beside_the_modules_is_packaged():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    missing = []
+    for package, folder in settings["package-dir"].items():
+        patterns = settings["package-data"].get(package, [])
+        listed = subprocess.run(
+            ["git", "ls-files", folder], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+        beside = [Path(name).relative_to(folder) for name in listed.splitlines()]
+        data = [path for path in beside if path.suffix != ".py" or len(path.parts) > 1]
+        missing += [f"{folder}/{path}" for path in data if not any(path.match(pattern) for pattern in patterns)]
+    assert missing == []
+
+
+def test_every_kind_of_evidence_is_explained():
+    explained = set(re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "how_it_works.md").read_text()))
+    assert set(KIND_WEIGHTS) <= explained
