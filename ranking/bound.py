@@ -35,16 +35,17 @@ def top_down(a: Side, b: Side, *, work: float) -> IntArray:
     return align_forests(one, two, int(work))
 
 
-def by_parentheses(a: Side, b: Side, *, limit: int) -> tuple[IntArray, int]:
+def by_parentheses(a: Side, b: Side, *, limit: int, work: float) -> tuple[IntArray, int]:
     """The pairs whose start and end are both aligned by a shortest edit script of the traversals' open/close marks.
 
-    Alignments keep the order of starts and of ends, so the pairs keep order and ancestry. Also returns half the
-    script's length, a lower bound for the distance without renames (None of both: empty array, `limit` exceeded).
+    Alignments keep the order of starts and of ends, so the pairs keep order and ancestry. Also the script's length,
+    half of which is a lower bound for the distance without renames; the mapping is empty when that is only bounded,
+    because it exceeds `limit` or `work` letters were compared.
     """
     open_a, close_a, text_a = marks(a)
     open_b, close_b, text_b = marks(b)
-    aligned, distance = common(text_a, text_b, limit)
-    if distance > limit:
+    aligned, distance, found = common(text_a, text_b, limit, int(work))
+    if not found:
         return np.empty(0, np.int32), distance
     owner = np.full(len(text_b) + 1, -1, np.int32)
     owner[open_b] = np.arange(len(b), dtype=np.int32)
@@ -64,17 +65,17 @@ def marks(side: Side) -> tuple[IntArray, IntArray, IntArray]:
 
 
 @compiled
-def common(a: IntArray, b: IntArray, limit: int) -> tuple[IntArray, int]:
+def common(a: IntArray, b: IntArray, limit: int, work: int) -> tuple[IntArray, int, bool]:
     """Positions in b aligned with each letter of a by a shortest script of insertions and deletions (-1: none).
 
-    Also its length; when it is larger than `limit` nothing is aligned. Memory: 8 * limit**2 bytes.
+    Also its length and True, or what `reach` says when it does not get there. Memory: 8 * limit**2 bytes.
     """
     n, m, zero = len(a), len(b), limit + 1
     pair = np.full(n, -1, np.int32)
     table = np.full((limit + 1, 2 * limit + 3), -1, np.int32)
-    distance = reach(a, b, limit, False, table)
-    if distance > limit:
-        return pair, distance
+    distance, found = reach(a, b, limit, work, False, table)
+    if not found:
+        return pair, distance, False
     i, j = n, m
     for d in range(distance, -1, -1):
         k = j - i
@@ -90,7 +91,7 @@ def common(a: IntArray, b: IntArray, limit: int) -> tuple[IntArray, int]:
                 i -= 1
             else:
                 j -= 1
-    return pair, distance
+    return pair, distance, True
 
 
 @compiled
@@ -300,8 +301,8 @@ def align_forests(a: Tree, b: Tree, work: int) -> IntArray:
                 for j in range(q):
                     kinds_b[j] = b.kind[fb[j]]
                 limit = min(LONGEST, p + q)
-                aligned, distance = common(kinds_a, kinds_b, limit)
-                if distance > limit:
+                aligned, _, found = common(kinds_a, kinds_b, limit, 50 * (p + q))
+                if not found:
                     # No alignment in sight: halve both lists, and leave the halves to later turns.
                     for first_a, last_a, first_b, last_b in ((0, p // 2, 0, q // 2), (p // 2, p, q // 2, q)):
                         tasks[0, 0] += 1

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Progress = Callable[[str, float], None]
 BUDGET = 2e10  # cells of a dynamic programme: about half a minute
 BOUND_WORK = 1e9  # alignment cells for the first upper bound
-STRING_WORK = 2e9  # letters compared for lower bounds, at worst
-LONGEST_SCRIPT = 6000  # edits of the string scripts; their table takes 8 * limit**2 bytes
+STRING_WORK = 1e9  # letters compared for each string distance, at worst
+LONGEST_SCRIPT = 10_000  # edits of the script that suggests a mapping; its table takes 8 * limit**2 bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,13 +133,13 @@ def tighten(a: Side, b: Side, best: Best, *, paper: bool) -> None:
     """Raise the lower bound by string distances, and try the mapping that the open/close marks suggest."""
     from xlocal.ranking import bound, exact
 
-    limit = int(min(best.cost, LONGEST_SCRIPT, STRING_WORK / (len(a) + len(b))))
     for text_a, text_b in ((a.label, b.label), (postorder(a), postorder(b))):
-        distance = exact.kernel.reach(text_a, text_b, limit, paper, np.empty((0, 0), np.int32))
+        nothing = np.empty((0, 0), np.int32)
+        distance, _ = exact.kernel.reach(text_a, text_b, best.cost, int(STRING_WORK), paper, nothing)
         best.lower = max(best.lower, min(distance, best.cost))
     if best.lower < best.cost:
-        limit = int(min(2 * best.cost, LONGEST_SCRIPT, STRING_WORK / (len(a) + len(b))))
-        pair, distance = bound.by_parentheses(a, b, limit=limit)
+        limit = min(2 * best.cost, LONGEST_SCRIPT)
+        pair, distance = bound.by_parentheses(a, b, limit=limit, work=STRING_WORK)
         if len(pair):
             best.offer(exact.cost_of(a, b, pair), pair)
         if not paper:

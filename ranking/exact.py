@@ -15,6 +15,7 @@ Progress = Callable[[str, float], None]
 CHUNK = 200_000_000  # cells between two chances to report progress or to be interrupted: well under a second
 TABLE_CELLS = 400_000_000  # most entries of one int32 table (1.6 GB)
 WIDEST = 3000  # largest threshold of a banded search; its four string tables then take 290 MB
+BAND_CELL = 4  # what a cell of the banded search takes, in cells of the full one
 DENSE = 100_000_000  # most pairs of heads to visit for predicting a full search
 
 
@@ -60,12 +61,18 @@ def cost_of(a: Side, b: Side, pair: IntArray) -> int:
 def improve(a: Side, b: Side, best: Best, *, budget: float, paper: bool, progress: Progress) -> None:
     """Bring `best` to the optimum (`lower == cost`), or as near as `budget` cells of work allow."""
     views = both_views(a, b)
-    full = min((plan_full(view, paper) for view in views), key=lambda plan: plan.cells)
-    spent = banded(views, best, most=min(budget, full.cells), paper=paper, progress=progress)
-    if best.lower < best.cost and full.cells <= budget - spent:
+    plans = [plan_full(view, paper) for view in views]
+    full = min(plans, key=lambda plan: plan.cells)
+    # Beyond the full search's price nothing else is worth while; a narrow band around the mapping often ends it.
+    most = min(budget, full.cells)
+    left = budget - refine(views, best, radii=(3,), most=most, paper=paper, progress=progress)
+    left -= banded(views, best, most=min(left, full.cells), paper=paper, progress=progress)
+    if best.lower < best.cost and full.cells <= left:
         pair = full.run(paper, progress)
         best.offer(cost_of(a, b, pair), pair)
         best.lower = best.cost
+    if best.lower < best.cost:
+        refine(views, best, radii=(12, 48, 200, 800), most=left, paper=paper, progress=progress)
 
 
 def both_views(a: Side, b: Side) -> tuple[View, View]:
@@ -139,7 +146,7 @@ def chunks(work: Longs) -> list[tuple[int, int, float]]:
 
 
 def banded(views: tuple[View, ...], best: Best, *, most: float, paper: bool, progress: Progress) -> float:
-    """Search with growing thresholds until the optimum is proven or a round would take `most` cells or more.
+    """Search with growing thresholds until the optimum is proven or a round would pass `most` cells in all.
 
     A round with threshold t finds the optimum if that is at most t, and otherwise proves that it is larger.
     Returns the cells spent.
@@ -150,26 +157,34 @@ def banded(views: tuple[View, ...], best: Best, *, most: float, paper: bool, pro
         limit = min(best.lower + slack, best.cost - step)
         if limit > WIDEST:
             break
-        rows = plain_windows(views[0], limit, paper)
-        plans = [(view, band_of(view, rows)) for view in views]
-        work = [
-            kernel.predict_band(view.a, view.b, band, paper, int(min(most, 1e15)))
-            if band.base[-1] <= TABLE_CELLS
-            else None
-            for view, band in plans
-        ]
-        sums = [float(w.sum()) if w is not None else np.inf for w in work]
-        pick = int(np.argmin(sums))
-        chosen = work[pick]
-        if sums[pick] >= most - spent or chosen is None:
+        spent += 4 * limit * limit
+        plan = plan_band(views, plain_windows(views[0], limit, paper), paper=paper, most=most - spent)
+        spent += plan.overhead
+        if plan.work is None:
             break
-        spent += sums[pick] + float(plans[pick][1].base[-1])
-        view, band = plans[pick]
-        found = run_band(view, band, chosen, paper, progress)
+        spent += plan.cells
+        found = plan.run(plan.work, paper, progress)
         if found is not None:
             best.offer(*found)
         best.lower = best.cost if best.cost <= limit else limit + step
         slack = 2 * slack + step
+    return spent
+
+
+def refine(
+    views: tuple[View, ...], best: Best, *, radii: tuple[int, ...], most: float, paper: bool, progress: Progress
+) -> float:
+    """Improve a mapping by the best one in a band around it, again while that pays; returns the cells spent."""
+    spent = 0.0
+    for radius in radii:
+        gain = best.cost
+        while best.lower < best.cost and gain > best.cost // 100:
+            plan = plan_band(views, path_windows(views[0], best.pair, radius), paper=paper, most=(most - spent) / 2)
+            spent += plan.overhead + plan.cells
+            found = plan.run(plan.work, paper, progress) if plan.work is not None else None
+            gain = best.cost - found[0] if found is not None else 0
+            if found is not None:
+                best.offer(*found)
     return spent
 
 
@@ -195,9 +210,78 @@ def string_windows(a: IntArray, b: IntArray, limit: int, paper: bool) -> Rows:
     tables = []
     for one, two in ((a, b), (a[::-1].copy(), b[::-1].copy())):
         table = np.full((limit + 1, 2 * limit + 3), -1, np.int32)
-        kernel.reach(one, two, limit, paper, table)
+        kernel.reach(one, two, limit, 1 << 60, paper, table)
         tables.append(table)
     return kernel.windows(len(a), len(b), limit, tables[0], tables[1])
+
+
+def path_windows(view: View, pair: IntArray, radius: int) -> tuple[Rows, Rows]:
+    """Rows around a mapping (in preorder numbers): between its neighbouring pairs, `radius` wider on both sides."""
+    n, m = len(view.a.label), len(view.b.label)
+    in_order = np.full(n, -1, np.int32)
+    there = np.empty(m, np.int32)
+    there[view.back_b] = np.arange(m, dtype=np.int32)
+    kept = pair[view.back_a] >= 0
+    in_order[kept] = there[pair[view.back_a[kept]]]
+    post, pre = (around(match, m, radius) for match in (in_order, pair))
+    return post, pre
+
+
+def around(match: IntArray, m: int, radius: int) -> Rows:
+    """Rows between the neighbouring pairs of an increasing matching."""
+    before = np.maximum.accumulate(np.where(match >= 0, match + 1, 0))
+    after = np.minimum.accumulate(np.where(match >= 0, match, m)[::-1])[::-1]
+    low = np.maximum(np.concatenate(([0], before)) - radius, 0)
+    high = np.minimum(np.concatenate((after, [m])) + radius, m)
+    return low.astype(np.int32), high.astype(np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BandPlan:
+    """A banded search: `work` is None when it would take too much; `overhead` is what planning itself took."""
+
+    view: View
+    band: Band
+    work: Longs | None
+    cells: float
+    overhead: float
+
+    def run(self, work: Longs, paper: bool, progress: Progress) -> tuple[int, IntArray] | None:
+        """Cost and mapping (in preorder numbers) of the best mapping within the band, if there is one."""
+        a, b, band = self.view.a, self.view.b, self.band
+        n, m = len(a.label), len(b.label)
+        known = np.full(band.base[-1], kernel.FAR, np.int32)
+        forest = np.empty(band.base[-1], np.int32)
+        for first, last, share in chunks(work[::-1]):
+            kernel.search_band(a, b, band, n - first, n - last, paper, known, forest)
+            progress("banded search", share)
+        cost = kernel.FAR
+        if band.low[n] <= m <= band.high[n]:
+            cost = int(known[band.base[n] + m - band.low[n]])
+        if cost >= kernel.FAR:
+            return None
+        return cost, self.view.pair(kernel.trace_band(a, b, band, paper, known, forest))
+
+
+def plan_band(views: tuple[View, ...], rows: tuple[Rows, Rows], *, paper: bool, most: float) -> BandPlan:
+    """The cheaper view for a banded search; the second is looked at only where the first takes long."""
+    overhead, plan = 0.0, None
+    for view in views:
+        band = band_of(view, rows)
+        room = float(band.base[-1])
+        work, cells = None, 0.0
+        if room <= min(TABLE_CELLS, most - overhead):
+            overhead += BAND_CELL * room
+            work = kernel.predict_band(view.a, view.b, band, paper, int(max(0.0, most - overhead) / BAND_CELL))
+            cells = BAND_CELL * float(work.sum())
+            if cells > most - overhead:
+                work, cells = None, 0.0
+        if plan is None or plan.work is None or (work is not None and cells < plan.cells):
+            plan = BandPlan(view, band, work, cells, overhead)
+        if plan.work is not None and plan.cells < CHUNK:
+            break
+    assert plan is not None
+    return BandPlan(plan.view, plan.band, plan.work, plan.cells, overhead)
 
 
 def band_of(view: View, rows: tuple[Rows, Rows]) -> Band:
@@ -214,20 +298,3 @@ def band_of(view: View, rows: tuple[Rows, Rows]) -> Band:
 def mirror(rows: Rows, m: int) -> Rows:
     """Windows of the reversed strings; empty rows stay empty."""
     return (m - rows[1][::-1]).astype(np.int32), (m - rows[0][::-1]).astype(np.int32)
-
-
-def run_band(view: View, band: Band, work: Longs, paper: bool, progress: Progress) -> tuple[int, IntArray] | None:
-    """Cost and mapping (in preorder numbers) of the best mapping within the band, if there is one."""
-    a, b = view.a, view.b
-    known = np.full(band.base[-1], kernel.FAR, np.int32)
-    forest = np.empty(band.base[-1], np.int32)
-    n = len(work)
-    for first, last, share in chunks(work[::-1]):
-        kernel.search_band(a, b, band, n - first, n - last, paper, known, forest)
-        progress("banded search", share)
-    cell = (
-        known[band.base[n] + len(b.label) - band.low[n]] if band.low[n] <= len(b.label) <= band.high[n] else kernel.FAR
-    )
-    if cell >= kernel.FAR:
-        return None
-    return int(cell), view.pair(kernel.trace_band(a, b, band, paper, known, forest))

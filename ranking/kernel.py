@@ -49,17 +49,17 @@ FAR = 1 << 29  # no mapping; twice this still fits 32 bits
 
 
 @compiled
-def reach(a: IntArray, b: IntArray, limit: int, paper: bool, table: IntArray) -> int:
-    """Edit distance of two strings, or `limit + 1` when it is larger.
+def reach(a: IntArray, b: IntArray, limit: int, work: int, paper: bool, table: IntArray) -> tuple[int, bool]:
+    """Edit distance of two strings, and True; or a lower bound and False when it exceeds `limit` or takes too long.
 
-    Without `paper` only insertions and deletions count. A `table` of shape `(limit + 1, 2 * limit + 3)` receives at
-    `[d, limit + 1 + k]` the largest i such that the prefixes of i and i + k letters are within d (-1: none);
-    an empty table is left alone.
+    Without `paper` only insertions and deletions count; `work` bounds the letters compared. A `table` of shape
+    `(limit + 1, 2 * limit + 3)` receives at `[d, limit + 1 + k]` the largest i such that the prefixes of i and i + k
+    letters are within d (-1: none); an empty table is left alone.
     """
     n, m, zero = len(a), len(b), limit + 1
     last = np.full(2 * limit + 3, -1, np.int32)
     row = last.copy()
-    answer = limit + 1
+    answer = -1
     for d in range(limit + 1):
         for k in range(max(-d, -n), min(d, m) + 1):
             i = 0 if d == 0 else max(last[zero + k], last[zero + k - 1])
@@ -68,18 +68,22 @@ def reach(a: IntArray, b: IntArray, limit: int, paper: bool, table: IntArray) ->
             if paper and d > 0 and last[zero + k] >= 0:
                 i = max(i, last[zero + k] + 1)
             i = min(i, n, m - k)
+            work += i
             while i < n and i + k < m and a[i] == b[i + k]:
                 i += 1
+            work -= i + 1
             row[zero + k] = i
         if table.size:
             table[d] = row
-        if answer > limit and abs(m - n) <= d and row[zero + m - n] >= n:
+        if answer < 0 and abs(m - n) <= d and row[zero + m - n] >= n:
             answer = d
             if not table.size:
                 break
+        if work < 0:
+            return max(d + 1, answer), False
         last, row = row, last
         row[:] = last
-    return answer
+    return (answer, True) if answer >= 0 else (limit + 1, False)
 
 
 @compiled
@@ -107,17 +111,19 @@ def windows(n: int, m: int, limit: int, ahead: IntArray, behind: IntArray) -> tu
 
 
 @compiled
-def jump_cost(a: Order, b: Order, i: int, j: int, paper: bool) -> int:
-    """Distance of subtrees i and j where it needs no search: -1 where it does, FAR where it need not be known."""
-    if a.kind[i] == b.kind[j]:
+def jump_cost(same_kind: bool, same_label: bool, more_a: int, more_b: int, paper: bool) -> int:
+    """Distance of two subtrees where it needs no search: -1 where it does, FAR where it need not be known.
+
+    `more_a`, `more_b`: their sizes less 1. (Numbers, not trees: handing trees on costs more than the work here.)
+    """
+    if same_kind:
         return 0
-    same = a.label[i] == b.label[j]
-    if not same and not paper:
+    if not same_label and not paper:
         return FAR
-    if same and a.left[i] == i:
-        return j - b.left[j]
-    if same and b.left[j] == j:
-        return i - a.left[i]
+    if same_label and more_a == 0:
+        return more_b
+    if same_label and more_b == 0:
+        return more_a
     return -1
 
 
@@ -127,30 +133,34 @@ def forest_full(a: Order, b: Order, x: int, y: int, paper: bool, known: NDArray[
 
     Distances of pairs on both left paths go to `known[slot, slot]`.
     """
-    start, begin = a.left[x], b.left[y]
+    label_a, left_a, kind_a, slot_a = a.label, a.left, a.kind, a.slot
+    label_b, left_b, kind_b, slot_b = b.label, b.left, b.kind, b.slot
+    start, begin = left_a[x], left_b[y]
     width = np.int64(y - begin + 2)
     for j in range(width):
         forest[j] = j
     for i in range(start, x + 1):
         row = (i - start + 1) * width
         up = row - width
-        source = (a.left[i] - start) * width - begin
-        on_path = a.left[i] == start
-        label = a.label[i]
+        source = (left_a[i] - start) * width - begin
+        on_path = left_a[i] == start
+        label = label_a[i]
         best = i - start + 1
         forest[row] = best
         for j in range(begin, y + 1):
             c = j - begin + 1
             best = min(best, forest[up + c]) + 1
-            if paper or b.label[j] == label:
-                if on_path and b.left[j] == begin:
-                    best = min(best, forest[up + c - 1] + (b.label[j] != label))
-                    known[a.slot[i], b.slot[j]] = best
+            if paper or label_b[j] == label:
+                if on_path and left_b[j] == begin:
+                    best = min(best, forest[up + c - 1] + (label_b[j] != label))
+                    known[slot_a[i], slot_b[j]] = best
                 else:
-                    cost = jump_cost(a, b, i, j, paper)
+                    cost = jump_cost(
+                        kind_a[i] == kind_b[j], label_a[i] == label_b[j], i - left_a[i], j - left_b[j], paper
+                    )
                     if cost < 0:
-                        cost = known[a.slot[i], b.slot[j]]
-                    best = min(best, forest[source + b.left[j]] + cost)
+                        cost = known[slot_a[i], slot_b[j]]
+                    best = min(best, forest[source + left_b[j]] + cost)
             forest[row + c] = best
 
 
@@ -245,7 +255,9 @@ def pair_equal(a: Order, b: Order, i: int, j: int, match: IntArray) -> None:
 @compiled
 def trace_full(a: Order, b: Order, paper: bool, known: NDArray[np.int32], forest: IntArray) -> IntArray:
     """The matched node of b for each node of a (-1: deleted), shape `(len(a),)`; keeps pairs where costs tie."""
-    n, m = len(a.label), len(b.label)
+    label_a, left_a, kind_a, slot_a = a.label, a.left, a.kind, a.slot
+    label_b, left_b, kind_b, slot_b = b.label, b.left, b.kind, b.slot
+    n, m = len(label_a), len(label_b)
     match = np.full(n, -1, np.int32)
     stack_a, stack_b = np.empty(n, np.int32), np.empty(n, np.int32)
     stack_a[0], stack_b[0] = n - 1, m - 1
@@ -254,32 +266,34 @@ def trace_full(a: Order, b: Order, paper: bool, known: NDArray[np.int32], forest
         top -= 1
         x, y = stack_a[top], stack_b[top]
         forest_full(a, b, x, y, paper, known, forest)
-        start, begin = a.left[x], b.left[y]
+        start, begin = left_a[x], left_b[y]
         width = np.int64(y - begin + 2)
         i, j = x, y
         while i >= start and j >= begin:
             cell = (i - start + 1) * width + j - begin + 1
             value = forest[cell]
-            if paper or a.label[i] == b.label[j]:
-                if a.left[i] == start and b.left[j] == begin:
-                    if forest[cell - width - 1] + (a.label[i] != b.label[j]) == value:
+            if paper or label_a[i] == label_b[j]:
+                if left_a[i] == start and left_b[j] == begin:
+                    if forest[cell - width - 1] + (label_a[i] != label_b[j]) == value:
                         match[i] = j
                         i, j = i - 1, j - 1
                         continue
                 else:
-                    cost = jump_cost(a, b, i, j, paper)
+                    cost = jump_cost(
+                        kind_a[i] == kind_b[j], label_a[i] == label_b[j], i - left_a[i], j - left_b[j], paper
+                    )
                     search = cost < 0
                     if search:
-                        cost = known[a.slot[i], b.slot[j]]
-                    if forest[(a.left[i] - start) * width + b.left[j] - begin] + cost == value:
+                        cost = known[slot_a[i], slot_b[j]]
+                    if forest[(left_a[i] - start) * width + left_b[j] - begin] + cost == value:
                         if search:
                             stack_a[top], stack_b[top] = i, j
                             top += 1
-                        elif a.kind[i] == b.kind[j]:
+                        elif kind_a[i] == kind_b[j]:
                             pair_equal(a, b, i, j, match)
                         else:
                             match[i] = j
-                        i, j = a.left[i] - 1, b.left[j] - 1
+                        i, j = left_a[i] - 1, left_b[j] - 1
                         continue
             if forest[cell - width] + 1 == value:
                 i -= 1
@@ -289,34 +303,33 @@ def trace_full(a: Order, b: Order, paper: bool, known: NDArray[np.int32], forest
 
 
 @compiled
-def relevant(a: Order, b: Order, band: Band, i: int, j: int, paper: bool) -> bool:
-    """Whether subtrees i and j may be paired within the band, and their distance needs a search."""
-    if jump_cost(a, b, i, j, paper) >= 0:
-        return False
-    start, begin = a.left[i], b.left[j]
-    if not band.low[start] <= begin <= band.high[start]:
-        return False
-    p, q = a.other[i], b.other[j]
-    if not band.low_other[p] <= q <= band.high_other[p]:
-        return False
-    p, q = p + i - start + 1, q + j - begin + 1
-    return bool(band.low_other[p] <= q <= band.high_other[p])
-
-
-@compiled
 def extents_band(
     a: Order, b: Order, band: Band, start: int, paper: bool, end_a: IntArray, end_b: IntArray
 ) -> tuple[int, int]:
     """For each first leaf of b, the largest nodes whose distance must be searched, for the left path from leaf `start`.
 
-    Fills `end_a`, `end_b` (shape `(len(b),)`, -1 before) at the leaves of the returned range (first, last).
+    Those are the pairs of subtrees that start and end within the band, in both orders. Fills `end_a`, `end_b` (shape
+    `(len(b),)`, -1 before) at the leaves of the returned range (first, last).
     """
-    first, last = len(b.label), -1
+    label_a, left_a, kind_a, other_a = a.label, a.left, a.kind, a.other
+    label_b, left_b, kind_b, other_b = b.label, b.left, b.kind, b.other
+    low_other, high_other = band.low_other, band.high_other
+    low, high = band.low[start], band.high[start]
+    first, last = len(label_b), -1
     i = start
     while i >= 0:
+        p = other_a[i]
+        end = p + i - start + 1
         for j in range(max(band.low[i + 1], 1) - 1, band.high[i + 1]):
-            if relevant(a, b, band, i, j, paper):
-                leaf = b.left[j]
+            leaf = left_b[j]
+            if label_a[i] != label_b[j] and not paper:
+                continue
+            if leaf < low or leaf > high or other_b[j] < low_other[p] or other_b[j] > high_other[p]:
+                continue
+            if not low_other[end] <= other_b[j] + j - leaf + 1 <= high_other[end]:
+                continue
+            same = label_a[i] == label_b[j]
+            if jump_cost(kind_a[i] == kind_b[j], same, i - left_a[i], j - leaf, paper) < 0:
                 end_a[leaf], end_b[leaf] = i, max(end_b[leaf], j)
                 first, last = min(first, leaf), max(last, leaf)
         i = a.up[i]
@@ -350,49 +363,53 @@ def predict_band(a: Order, b: Order, band: Band, paper: bool, most: int) -> Long
 
 
 @compiled
-def band_cell(band: Band, forest: IntArray, i: int, j: int, start: int, begin: int) -> int:
-    """The forest distance of nodes [start, i) and [begin, j); FAR outside the band."""
-    if i == start:
-        return j - begin
-    if j == begin:
-        return i - start
-    if j < band.low[i] or j > band.high[i]:
-        return FAR
-    return forest[band.base[i] + j - band.low[i]]
-
-
-@compiled
-def band_jump(a: Order, b: Order, band: Band, known: IntArray, i: int, j: int, paper: bool) -> int:
-    """Distance of subtrees i and j as known so far; FAR when it was not needed."""
-    cost = jump_cost(a, b, i, j, paper)
-    if cost < 0:
-        return known[band.base[i + 1] + j + 1 - band.low[i + 1]]
-    return cost
-
-
-@compiled
 def forest_band(a: Order, b: Order, band: Band, x: int, y: int, paper: bool, known: IntArray, forest: IntArray) -> None:
     """`forest_full` within the band; distances go to `known` at the cell of the pair."""
-    start, begin = a.left[x], b.left[y]
+    label_a, left_a, kind_a, lows = a.label, a.left, a.kind, band.low
+    label_b, left_b, kind_b, highs = b.label, b.left, b.kind, band.high
+    bases = band.base
+    start, begin = left_a[x], left_b[y]
+    low, high, shift = np.int64(begin), np.int64(y + 1), np.int64(0)  # of the row above
     for i in range(start, x + 1):
-        low, base = band.low[i + 1], band.base[i + 1]
+        low_up, high_up, shift_up = low, high, shift
+        low, high = np.int64(lows[i + 1]), np.int64(highs[i + 1])
+        shift = bases[i + 1] - low
         first = max(low, begin + 1)
-        best = band_cell(band, forest, i + 1, first - 1, start, begin)
-        on_path = a.left[i] == start
-        for c in range(first, min(band.high[i + 1], y + 1) + 1):
+        best = i + 1 - start if first == begin + 1 else FAR
+        source = left_a[i]
+        on_path = source == start
+        low_from, high_from, shift_from = lows[source], highs[source], bases[source] - lows[source]
+        label = label_a[i]
+        for c in range(first, min(high, y + 1) + 1):
+            if i == start:
+                best = min(best, c - begin)
+            elif low_up <= c <= high_up:
+                best = min(best, forest[shift_up + c])
+            best += 1
             j = c - 1
-            best = min(best, band_cell(band, forest, i, c, start, begin)) + 1
-            if paper or a.label[i] == b.label[j]:
-                if on_path and b.left[j] == begin:
-                    cost = band_cell(band, forest, i, j, start, begin) + (a.label[i] != b.label[j])
-                    best = min(best, cost)
-                    known[base + c - low] = min(best, FAR)
+            same = label_b[j] == label
+            if paper or same:
+                d = left_b[j]
+                if on_path and d == begin:
+                    if i == start:
+                        best = min(best, j - begin + (not same))
+                    elif j == begin:
+                        best = min(best, i - start + (not same))
+                    elif low_up <= j <= high_up:
+                        best = min(best, forest[shift_up + j] + (not same))
+                    known[shift + c] = min(best, FAR)
                 else:
-                    cost = band_jump(a, b, band, known, i, j, paper)
-                    if cost < FAR:
-                        best = min(best, cost + band_cell(band, forest, a.left[i], b.left[j], start, begin))
+                    cost = jump_cost(kind_a[i] == kind_b[j], same, i - source, j - d, paper)
+                    if cost < 0:
+                        cost = known[shift + c]
+                    if on_path:
+                        best = min(best, cost + d - begin)
+                    elif d == begin:
+                        best = min(best, cost + source - start)
+                    elif low_from <= d <= high_from:
+                        best = min(best, cost + forest[shift_from + d])
             best = min(best, FAR)
-            forest[base + c - low] = best
+            forest[shift + c] = best
 
 
 @compiled
@@ -413,9 +430,26 @@ def search_band(
 
 
 @compiled
+def band_cell(
+    low: IntArray, high: IntArray, base: Longs, forest: IntArray, i: int, j: int, start: int, begin: int
+) -> int:
+    """The forest distance of nodes [start, i) and [begin, j); FAR outside the band."""
+    if i == start:
+        return j - begin
+    if j == begin:
+        return i - start
+    if j < low[i] or j > high[i]:
+        return FAR
+    return forest[base[i] + j - low[i]]
+
+
+@compiled
 def trace_band(a: Order, b: Order, band: Band, paper: bool, known: IntArray, forest: IntArray) -> IntArray:
     """`trace_full` for the banded search, whose distance of the roots must be below FAR."""
-    n, m = len(a.label), len(b.label)
+    label_a, left_a, kind_a = a.label, a.left, a.kind
+    label_b, left_b, kind_b = b.label, b.left, b.kind
+    low, high, base = band.low, band.high, band.base
+    n, m = len(label_a), len(label_b)
     match = np.full(n, -1, np.int32)
     stack_a, stack_b = np.empty(n, np.int32), np.empty(n, np.int32)
     stack_a[0], stack_b[0] = n - 1, m - 1
@@ -423,31 +457,36 @@ def trace_band(a: Order, b: Order, band: Band, paper: bool, known: IntArray, for
     while top:
         top -= 1
         x, y = stack_a[top], stack_b[top]
-        start, begin = a.left[x], b.left[y]
+        start, begin = left_a[x], left_b[y]
         forest_band(a, b, band, x, y, paper, known, forest)
         i, j = x, y
         while i >= start and j >= begin:
-            value = band_cell(band, forest, i + 1, j + 1, start, begin)
-            if paper or a.label[i] == b.label[j]:
-                if a.left[i] == start and b.left[j] == begin:
-                    cost = band_cell(band, forest, i, j, start, begin) + (a.label[i] != b.label[j])
+            value = band_cell(low, high, base, forest, i + 1, j + 1, start, begin)
+            if paper or label_a[i] == label_b[j]:
+                if left_a[i] == start and left_b[j] == begin:
+                    cost = band_cell(low, high, base, forest, i, j, start, begin) + (label_a[i] != label_b[j])
                     if cost == value:
                         match[i] = j
                         i, j = i - 1, j - 1
                         continue
                 else:
-                    cost = band_jump(a, b, band, known, i, j, paper)
-                    if cost + band_cell(band, forest, a.left[i], b.left[j], start, begin) == value:
-                        if jump_cost(a, b, i, j, paper) < 0:
+                    cost = jump_cost(
+                        kind_a[i] == kind_b[j], label_a[i] == label_b[j], i - left_a[i], j - left_b[j], paper
+                    )
+                    search = cost < 0
+                    if search:
+                        cost = known[base[i + 1] + j + 1 - low[i + 1]]
+                    if cost + band_cell(low, high, base, forest, left_a[i], left_b[j], start, begin) == value:
+                        if search:
                             stack_a[top], stack_b[top] = i, j
                             top += 1
-                        elif a.kind[i] == b.kind[j]:
+                        elif kind_a[i] == kind_b[j]:
                             pair_equal(a, b, i, j, match)
                         else:
                             match[i] = j
-                        i, j = a.left[i] - 1, b.left[j] - 1
+                        i, j = left_a[i] - 1, left_b[j] - 1
                         continue
-            if band_cell(band, forest, i, j + 1, start, begin) + 1 == value:
+            if band_cell(low, high, base, forest, i, j + 1, start, begin) + 1 == value:
                 i -= 1
             else:
                 j -= 1
