@@ -166,8 +166,8 @@ def _nodes(  # noqa: PLR0912, PLR0915 - one loop for the compiler
             else:
                 base_of[extra] = base
             current = extra
-        elif event == RESUME and 0 < extra <= serial and not is_open[begun[extra]]:
-            node = begun[extra]
+        elif event == RESUME and 0 < extra <= serial and not is_open[begun[serial - extra + 1]]:
+            node = begun[serial - extra + 1]
             below[node] = top
             is_open[node] = True
             top = node
@@ -179,7 +179,7 @@ def _nodes(  # noqa: PLR0912, PLR0915 - one loop for the compiler
                     serial += 1
                     begun[serial] = count
                 elif 0 < extra <= serial:
-                    begun[extra] = count
+                    begun[serial - extra + 1] = count
             below[count] = top
             is_open[count] = True
             top = count

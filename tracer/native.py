@@ -12,6 +12,7 @@ import subprocess
 import sysconfig
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,6 +104,7 @@ def _build(python: str) -> Path:
     return built
 
 
+@cache
 def _ask(python: str) -> _Target:
     try:
         done = subprocess.run(

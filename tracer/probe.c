@@ -401,7 +401,7 @@ static void on_call(Sink *sink, PyFrameObject *frame)
             sink_begin(sink, token, frame, last);
         } else {
             known->extra = last;
-            sink_put_pair(sink, (uint32_t)-token | RESUME, (uint32_t)known->value);
+            sink_put_pair(sink, (uint32_t)-token | RESUME, sink->serials - (uint32_t)known->value + 1);
         }
     }
 }
@@ -570,7 +570,7 @@ static void resume(PyObject *code, int32_t token)
     if (known == NULL)
         sink_begin(sink, token, THIS_FRAME(), 0);
     else
-        sink_put_pair(sink, (uint32_t)-token | RESUME, (uint32_t)known->value);
+        sink_put_pair(sink, (uint32_t)-token | RESUME, sink->serials - (uint32_t)known->value + 1);
 }
 
 CALLBACK(py_resume)

@@ -628,7 +628,7 @@ class ProfileBackend:
                 return
             serial = generators.get(id_(frame))
             if serial is not None and not is_fresh(frame):
-                write(-token | RESUME, serial)
+                write(-token | RESUME, serials - serial + 1)
                 return
             serials += 1
             generators[id_(frame)] = serials
@@ -841,11 +841,12 @@ class MonitoringBackend:
             if token >= 0 or token == SPECIAL:
                 return disable if thrown is None else None  # a throw cannot be disabled
             frame = get_frame(1)
-            serial = generators_here().get(id_(frame))
+            mine = generators_here()
+            serial = mine.get(id_(frame))
             if serial is None:
                 begin(token, frame)
             else:
-                write_pair(-token | RESUME, serial)
+                write_pair(-token | RESUME, mine[None] - serial + 1)
             return None
 
         def py_return(code, offset, value):

@@ -26,6 +26,7 @@ from xlocal.tracer.launch import (
     fixed_addresses,
     run_to_end,
 )
+from xlocal.tracer.native import Built, native_for
 from xlocal.tracer.scope import Scope
 from xlocal.tracer.trace import Trace, load_all
 
@@ -144,7 +145,6 @@ def record(  # noqa: PLR0913 - each is an option of the command line
     timeout: float = 300.0,
     repeat: int = 2,
     backend: str = "auto",
-    native: Path | None = None,
     seed: int = 0,
     focus: Focus | None = None,
     progress: Progress | None = None,
@@ -153,7 +153,8 @@ def record(  # noqa: PLR0913 - each is an option of the command line
 
     All recordings of a session share `folder`, so that their programs find the same temporary folder (`TMPDIR`, emptied
     before each run). `cwd` None is the directory xlocal started in, "temp" an empty one. `env` is added to the
-    environment last. `timeout` is in seconds per run. `focus` asks for the second pass (`closeups`) instead of the tree. `native` is the compiled recorder of the backend of that name.
+    environment last. `timeout` is in seconds per run. `focus` asks for the second pass (`closeups`) instead of the
+    tree. `backend` auto is the native recorder where it can be built for the target, else the better one in Python.
 
     Raises:
         ScriptError: it does not compile, ran longer than `timeout`, or wrote no trace. What was recorded stays.
@@ -168,6 +169,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
         raise UsageError(f"--cwd {cwd}: no such folder")
     path = find_python(python)
     check_script(command, python=path)
+    built = Built(None, None) if focus else native_for(backend, path)
     place = Path(os.path.abspath(folder)) / role
     executions: list[Execution] = []
     left = 0
@@ -180,7 +182,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             "scope": scope.prefixes(),
             "seed": seed,
             "backend": backend,
-            "native": None if native is None else os.path.abspath(native),
+            "native": None if built.path is None else str(built.path),
             "hide": [],
             "hook": str(workspace),
             "focus": None if focus is None else {"functions": focus, "values": True, "seconds": timeout / 2},
@@ -204,7 +206,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             if ending.timed_out:
                 break
             _require_trace(executions[-1])
-    recording = Recording(role, command, tuple(executions), tuple(_doubts(command, left)))
+    recording = Recording(role, command, tuple(executions), tuple(_doubts(command, left, built.warning)))
     recording.save(place)
     if executions[-1].timed_out:
         raise ScriptError(
@@ -297,7 +299,9 @@ def _last_lines(file: Path) -> list[str]:
         return stream.read().decode("utf-8", "replace").splitlines()
 
 
-def _doubts(command: Command, left: int) -> Iterator[Warned]:
+def _doubts(command: Command, left: int, slower: Warned | None) -> Iterator[Warned]:
+    if slower is not None:
+        yield slower
     if not fixed_addresses():
         yield Warned(
             "addresses-random",
