@@ -32,6 +32,7 @@ sys.path.insert(0, str(HERE.parent / "experiments"))
 
 from environments import UnavailableError, environment, found_interpreters, install, minor_of  # noqa: E402
 from xlocal.tracer.launch import Interpreter  # noqa: E402
+from xlocal.tracer.native import build  # noqa: E402
 from xlocal.tracer.trace import Trace  # noqa: E402
 
 from xlocal.demo import cache_folder  # noqa: E402
@@ -93,6 +94,7 @@ class Bench:
 
     def __init__(self, python: Path, work: Workload, *, quick: bool, folder: Path) -> None:
         self.python, self.work, self.folder = python, work, folder
+        self.native = build(python)
         self.script = str(WORKLOADS / f"{work.name}.py")
         self.size = str(work.sizes[0 if quick else 1])
         # Viztracer keeps a ring of events: long enough for all of them, and no longer, since it is allocated at once.
@@ -160,6 +162,7 @@ class Bench:
             "argv": [self.script, self.size],
             "seed": None,
             "backend": backend,
+            "native": str(self.native.path) if self.native.path else None,
         }
         (out / "config.json").write_text(json.dumps(config))
         return [str(self.python), str(PROBE), str(out / "config.json")], traces
