@@ -15,7 +15,7 @@ from xlocal.swe_pipeline.checkout import Run
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.swe_pipeline.patches import check_paths
 from xlocal.swe_pipeline.specs import Spec, spec_of
-from xlocal.tracer.errors import CheckoutError
+from xlocal.tracer.errors import CheckoutError, PatchError
 
 # As the official images are laid out.
 REGISTRY_OWNER = "swebench"
@@ -158,7 +158,7 @@ class DockerCheckout:
             fuzzy = ["patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch", "--reject-file=-", "-i", file]
             if self._execute([*fuzzy, "--dry-run"])[0]:
                 reason = said.decode("utf-8", "replace").strip().splitlines() or ["refused"]
-                raise CheckoutError(f"{self.issue.id}: the patch does not apply: {reason[-1]}")
+                raise PatchError(f"{self.issue.id}: the patch does not apply: {reason[-1]}")
             self._execute(fuzzy)
         self._execute(["rm", "-f", file])
 
