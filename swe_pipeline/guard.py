@@ -3,6 +3,8 @@
 Run by path with the standard library alone. As process 1 of its namespace, its end is the end of everything in there.
 """
 
+from __future__ import annotations
+
 import os
 import resource
 import signal
@@ -14,7 +16,7 @@ LOOK = 0.05  # seconds between two looks
 OVER = 137  # as after SIGKILL
 
 
-def usage():
+def usage() -> tuple[int, int]:
     """Resident bytes and number of all processes of this namespace, this one left out."""
     resident = count = 0
     for name in os.listdir("/proc"):
@@ -28,7 +30,7 @@ def usage():
     return resident, count
 
 
-def reap(main):
+def reap(main: int) -> int | None:
     """Collect ended children; the exit status of the main one when it ended, else None."""
     while True:
         try:
@@ -42,18 +44,18 @@ def reap(main):
             return code if code >= 0 else 128 - code
 
 
-def main():
+def main() -> int:
     """`guard.py MEMORY_BYTES PROCESSES FILE_BYTES COMMAND...`"""
     memory, processes, file_size = map(int, sys.argv[1:4])
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
 
-    def unblock():
+    def unblock() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
 
     try:
-        child = subprocess.Popen(sys.argv[4:], preexec_fn=unblock)
+        child = subprocess.Popen(sys.argv[4:], preexec_fn=unblock)  # noqa: PLW1509 - no threads here
     except OSError as error:
         print(f"{sys.argv[4]}: cannot be started: {error.strerror}", flush=True)
         return 127

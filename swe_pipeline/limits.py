@@ -21,7 +21,7 @@ LEAST_OUTPUT = 256  # tokens below which an answer is of no use
 MOST_OUTPUT = 8192  # tokens of one answer
 
 
-class LimitReached(AgentError):
+class LimitReached(AgentError):  # noqa: N818 - an expected end
     """Nothing may be started any more; `limit` names which one: actions, dollars, tokens, time, batch dollars..."""
 
     def __init__(self, limit: str, message: str) -> None:
@@ -101,7 +101,7 @@ class Meter:
         self.dollars: Decimal | None = Decimal(0) if pricing is not None else None
         self.input_tokens = self.cached_tokens = self.output_tokens = 0
         self.calls = self.failed_calls = self.actions = 0
-        self._phase_actions: dict[str, int] = {}
+        self._actions_of: dict[str, int] = {}
 
     def spent(self) -> Spent:
         """Everything so far."""
@@ -130,23 +130,21 @@ class Meter:
             return None
         return self.limits.dollars - self.dollars
 
-    def act(self, phase: str, most: int) -> None:
-        """Count one action of a phase. Raises LimitReached instead when there were `most` of them, or time is up."""
+    def act(self, conversation: str, most: int) -> None:
+        """Count one action of a conversation; LimitReached instead when there were `most` of them, or time is up."""
         self.check_time()
-        done = self._phase_actions.get(phase, 0)
-        if done >= most:
-            raise LimitReached("actions", f"{phase}: the limit of {most} actions is reached")
-        self.count_action(phase)
+        self.check_actions(conversation, most)
+        self.count_action(conversation)
 
-    def count_action(self, phase: str) -> None:
+    def count_action(self, conversation: str) -> None:
         """Count an action that happened already, such as a call that did not parse."""
-        self._phase_actions[phase] = self._phase_actions.get(phase, 0) + 1
+        self._actions_of[conversation] = self._actions_of.get(conversation, 0) + 1
         self.actions += 1
 
-    def check_actions(self, phase: str, most: int) -> None:
-        """Raise LimitReached when no further action of a phase is allowed, so that none has to be asked for."""
-        if self._phase_actions.get(phase, 0) >= most:
-            raise LimitReached("actions", f"{phase}: the limit of {most} actions is reached")
+    def check_actions(self, conversation: str, most: int) -> None:
+        """Raise LimitReached when no further action is allowed in a conversation, so that none has to be asked for."""
+        if self._actions_of.get(conversation, 0) >= most:
+            raise LimitReached("actions", f"{conversation}: the limit of {most} actions is reached")
 
     def check_time(self) -> None:
         """Raise LimitReached when the time is up."""
@@ -159,7 +157,7 @@ class Meter:
         return None if self.limits.seconds is None else max(0.0, self.limits.seconds - self.seconds())
 
     def permit(self, *, input_bound: int, wanted_output: int = MOST_OUTPUT) -> Permit:
-        """Leave to make one call of at most `input_bound` input tokens. Raises LimitReached when it could cross a limit."""
+        """Leave for one call of at most `input_bound` input tokens; LimitReached when it could cross a limit."""
         self.check_time()
         output = wanted_output
         if self.limits.tokens is not None:
@@ -283,7 +281,8 @@ class Ledger:
             all_tokens = account["tokens"] + sum(row["tokens"] for row in held)
             if self._dollars is not None and dollars is not None and all_dollars + dollars > self._dollars:
                 raise LimitReached(
-                    "batch dollars", f"the batch's limit of ${self._dollars}: ${money(all_dollars)} is spent or set aside"
+                    "batch dollars",
+                    f"the batch's limit of ${self._dollars}: ${money(all_dollars)} is spent or set aside",
                 )
             if self._tokens is not None and all_tokens + tokens > self._tokens:
                 raise LimitReached(

@@ -18,17 +18,17 @@ from xlocal.swe_pipeline.issue import Issue
 from xlocal.tracer.errors import UsageError
 
 _GUARD = Path(__file__).with_name("guard.py")
-_HOME = "/tmp/home"  # noqa: S108 - inside the sandbox, where /tmp is its own
+_HOME = "/tmp/home"
 # What programs need of /etc; the rest (keys, passwords, tokens of services) stays out.
 _ETC = ("alternatives", "fonts", "group", "hosts", "ld.so.cache", "ld.so.conf", "ld.so.conf.d", "localtime")
-_ETC += ("mime.types", "nsswitch.conf", "passwd", "protocols", "services", "ssl", "ca-certificates", "timezone")
+_MORE_ETC = ("mime.types", "nsswitch.conf", "passwd", "protocols", "services", "ssl", "ca-certificates", "timezone")
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64")
 _ASK = """
 import os, sys
 print(repr([os.path.realpath(sys.executable), sys.prefix, sys.base_prefix, sys.exec_prefix] + sys.path))
 """
 # Where a program's own Python or settings could be; binding one of them whole would show far too much.
-_TOO_WIDE = frozenset(map(Path, ("/", "/home", "/root", "/etc", "/var", "/tmp", "/opt", "/proc", "/dev")))  # noqa: S108
+_TOO_WIDE = frozenset(map(Path, ("/", "/home", "/root", "/etc", "/var", "/tmp", "/opt", "/proc", "/dev")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +104,10 @@ class Sandboxed:
                 yield from ("--symlink", os.readlink(path), str(path))
             elif path.is_dir():
                 yield from ("--ro-bind", str(path), str(path))
-        for name in _ETC:
+        for name in (*_ETC, *_MORE_ETC):
             yield from ("--ro-bind-try", f"/etc/{name}", f"/etc/{name}")
         yield from ("--proc", "/proc", "--dev", "/dev")
-        yield from ("--size", str(self._resources.file_size), "--tmpfs", "/tmp", "--dir", _HOME)  # noqa: S108
+        yield from ("--size", str(self._resources.file_size), "--tmpfs", "/tmp", "--dir", _HOME)
         outside, inside = self._partition()
         for path in outside:
             yield from ("--ro-bind", str(path), str(path))
@@ -141,12 +141,14 @@ class Sandboxed:
     def _variables(self, env: Mapping[str, str]) -> dict[str, str]:
         found = {
             "HOME": _HOME,
-            "TMPDIR": "/tmp",  # noqa: S108
+            "TMPDIR": "/tmp",
             "PATH": os.pathsep.join((str(Path(self.python).parent), "/usr/local/bin", "/usr/bin", "/bin")),
             "GIT_OPTIONAL_LOCKS": "0",
         }
         if self._import_paths:
-            found["PYTHONPATH"] = os.pathsep.join(os.path.join(self.repository, p).rstrip("/") for p in self._import_paths)
+            found["PYTHONPATH"] = os.pathsep.join(
+                os.path.join(self.repository, p).rstrip("/") for p in self._import_paths
+            )
         return {**found, **env}
 
     def apply(self, patch: str) -> None:
@@ -163,6 +165,9 @@ class Sandboxed:
         """Put the work tree back to the base commit."""
         self.disarm()
         self.inner.reset()
+
+    def close(self) -> None:
+        """Nothing runs between commands."""
 
     def disarm(self) -> None:
         """Delete repositories made inside the work tree: their settings could make the host's git start programs."""
@@ -237,9 +242,7 @@ def confine(
             f"what a model writes must run in a sandbox, and {problem}. Install it, use --docker, or allow everything "
             "that your user may do with --unsafe-local"
         )
-    return Sandboxed(
-        checkout, mount=mount, resources=resources, readable=readable, import_paths=import_paths
-    )
+    return Sandboxed(checkout, mount=mount, resources=resources, readable=readable, import_paths=import_paths)
 
 
 @cache
@@ -257,7 +260,12 @@ def python_paths(python: str) -> tuple[Path, ...]:
     """Folders that an interpreter needs: its own, its environment's, and those on its path. Empty when it is silent."""
     try:
         done = subprocess.run(
-            [python, "-I", "-c", _ASK], capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, check=False
+            [python, "-I", "-c", _ASK],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+            check=False,
         )
         found = [Path(text) for text in ast.literal_eval(done.stdout.strip().splitlines()[-1])]
     except (OSError, subprocess.TimeoutExpired, ValueError, SyntaxError, IndexError):

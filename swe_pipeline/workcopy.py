@@ -10,7 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from xlocal.swe_pipeline.checkout import LocalCheckout
+from xlocal.swe_pipeline.checkout import LocalCheckout, Workplace
 from xlocal.swe_pipeline.clone import clone, git
 from xlocal.swe_pipeline.environments import Place
 from xlocal.swe_pipeline.issue import Issue
@@ -44,7 +44,7 @@ class WorkCopy(LocalCheckout):
             base_commit=git(self.original, "rev-parse", "HEAD").strip(),
             statement=statement,
         )
-        super().__init__(issue, root=folder.parent, cache=folder / "cache")
+        super().__init__(issue, Workplace(folder.parent, folder / "cache"))
         self.folder = Path(os.path.abspath(folder))
         interpreter = Path(find_python(python))
         self._interpreter = interpreter

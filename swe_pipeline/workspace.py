@@ -80,7 +80,9 @@ class Workspace:
         if not text or "\0" in text or text.startswith("/") or ".." in parts:
             raise ToolError(f"{name}: name a file by its path in the repository, such as pkg/mod.py")
         found = (self.tree / text).resolve()
-        if not found.is_relative_to(self.tree) or ".git" in (part.lower() for part in found.relative_to(self.tree).parts):
+        if not found.is_relative_to(self.tree) or ".git" in (
+            part.lower() for part in found.relative_to(self.tree).parts
+        ):
             raise ToolError(f"{name}: is not a file of the work tree")
         return found
 
