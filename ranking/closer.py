@@ -355,7 +355,7 @@ def _writers(
     node_of = {key: node for node, key in chosen.keys.items()}
     for name in names[:3]:
         value = pair.bad.before.get(name)
-        for key, record in reversed(closeup.calls.items()):
+        for key, record in reversed(list(closeup.calls.items())):
             node = node_of.get(key)
             if node is None or node >= pair.node or value is None:
                 continue
