@@ -33,7 +33,7 @@ class CallKey(NamedTuple):
 
     function: int
     thread: int
-    index: int
+    nth: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class _Slots:
     __slots__ = ("part",)
 
 
-_member = type(_Slots.part)
+_member = type(_Slots.__dict__["part"])
 
 
 class Digester:
