@@ -21,7 +21,7 @@ from xlocal.swe_pipeline.issue import Gold
 from xlocal.swe_pipeline.official import APPLIED, END, NOT_APPLIED, START, TIMED_OUT, official, passed, test_output
 from xlocal.swe_pipeline.predictions import Prediction
 from xlocal.swe_pipeline.specs import revision, spec_of
-from xlocal.tracer.errors import CheckoutError, PatchError
+from xlocal.tracer.errors import CheckoutError, PatchError, UsageError
 
 FORMAT = 1
 TIMEOUT = 1800.0  # the harness's own
@@ -182,8 +182,8 @@ def grade(
 def calibrate(checkout: Checkout, gold: Gold, *, folder: Path, timeout: float = TIMEOUT) -> Calibration:
     """Run the tests without and with the issue's own fix, once: the result is kept in `folder` and read from there.
 
-    A result for another test command, environment or patch is not used. Raises CheckoutError when the checkout
-    fails, the gold patch does not apply, or the tests do not end: then nothing can be said, and nothing is kept.
+    A result for another test command, environment or patch is not used. Raises CheckoutError when the checkout fails,
+    and UsageError when the gold patch does not apply or the tests do not end in time: then nothing is kept.
     """
     file = folder / CALIBRATION
     identity = _identity(checkout, gold)
@@ -193,7 +193,7 @@ def calibrate(checkout: Checkout, gold: Gold, *, folder: Path, timeout: float = 
     after = evaluate(checkout, gold, gold.patch, timeout=timeout)
     for name, evaluation in (("without its fix", before), ("with its fix", after)):
         if evaluation.problem:
-            raise CheckoutError(f"{gold.id}: {name}: {evaluation.problem}")
+            raise UsageError(f"{gold.id}: cannot be calibrated: {name}, {evaluation.problem}")
     found = Calibration(gold.id, before.statuses, after.statuses, round(before.seconds + after.seconds, 2))
     write_text(folder / "calibration" / "before.txt", before.log)
     write_text(folder / "calibration" / "gold.txt", after.log)

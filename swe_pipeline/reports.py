@@ -19,7 +19,10 @@ from xlocal.swe_pipeline.official import APPLIED, NOT_APPLIED
 from xlocal.swe_pipeline.predictions import Prediction
 from xlocal.tracer.errors import UsageError
 
-LABEL = "local environments: not comparable with the leaderboard"
+LABELS = {
+    "local": "local environments: not comparable with the leaderboard",
+    "docker": "the benchmark's images, run by xlocal",
+}
 OWN = "local.json"
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -77,13 +80,15 @@ def instance_folder(out: Path, run_id: str, prediction: Prediction) -> Path:
     return out / LOGS / run_id / prediction.folder / prediction.id
 
 
-def write_instance(out: Path, run_id: str, prediction: Prediction, verdict: Verdict, evaluation: Evaluation) -> None:
+def write_instance(
+    out: Path, run_id: str, prediction: Prediction, verdict: Verdict, evaluation: Evaluation, *, label: str
+) -> None:
     """Write one instance's files. As officially, report.json is there only when the tests ran to their end."""
     folder = instance_folder(out, run_id, prediction)
     write_text(folder / "patch.diff", prediction.patch or "")
     if evaluation.applied:
         write_text(folder / "test_output.txt", evaluation.log)
-    write_text(folder / "run_instance.log", _story(prediction, verdict, evaluation))
+    write_text(folder / "run_instance.log", _story(prediction, verdict, evaluation, label))
     if verdict.completed:
         report = {
             "patch_is_None": prediction.patch is None,
@@ -94,13 +99,13 @@ def write_instance(out: Path, run_id: str, prediction: Prediction, verdict: Verd
         }
         write_text(folder / "report.json", json.dumps({prediction.id: report}, indent=4))
     # Last: whoever finds it finds the rest.
-    write_text(folder / OWN, json.dumps({"label": LABEL, **asdict(verdict)}, indent=1) + "\n")
+    write_text(folder / OWN, json.dumps({"label": label, **asdict(verdict)}, indent=1) + "\n")
 
 
-def _story(prediction: Prediction, verdict: Verdict, evaluation: Evaluation) -> str:
+def _story(prediction: Prediction, verdict: Verdict, evaluation: Evaluation, label: str) -> str:
     """What happened, line by line, in the words that tools look for."""
     now = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S")
-    lines = [f"{now} - grading {prediction.id} of {prediction.model} in a local checkout ({LABEL})"]
+    lines = [f"{now} - grading {prediction.id} of {prediction.model} ({label})"]
     if verdict.patch_exists:
         lines.append(f"{now} - {APPLIED if evaluation.applied else NOT_APPLIED}")
     if evaluation.problem:
@@ -132,6 +137,7 @@ def write_run_report(
     verdicts: Mapping[str, Verdict],
     *,
     instances: Sequence[str],
+    backend: str = "local",
 ) -> Path:
     """Write MODEL.RUN.json: the harness's keys, and beside them `xlocal` with the label and the three rates."""
     ids = set(instances)
@@ -154,7 +160,7 @@ def write_run_report(
     document |= {f"{name}_ids": sorted(group) for name, group in groups.items()}
     document |= {"unstopped_instances": 0, "unstopped_containers": [], "unremoved_images": [], "schema_version": 2}
     own = rates((verdicts[name] for name in verdicts if name in ids), instances=len(ids))
-    document["xlocal"] = {"label": LABEL, "comparable": False, "rates": asdict(own)}
+    document["xlocal"] = {"label": LABELS[backend], "comparable": backend == "docker", "rates": asdict(own)}
     models = sorted({prediction.folder for prediction in predictions.values()})
     file = out / f"{models[0]}.{run_id}.json"
     write_text(file, json.dumps(document, indent=4) + "\n")

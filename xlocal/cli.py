@@ -22,6 +22,7 @@ import click
 
 from xlocal.settings import BACKENDS, RANKERS, Settings, load_settings
 from xlocal.swe_commands import swe
+from xlocal.swe_grading_commands import COMMANDS as GRADING_COMMANDS
 from xlocal.tracer.errors import XlocalError
 
 if TYPE_CHECKING:
@@ -326,6 +327,8 @@ def doctor(as_json: bool) -> None:
 
 
 cli.add_command(swe)
+for _command in GRADING_COMMANDS:
+    swe.add_command(_command)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

@@ -1,0 +1,238 @@
+"""The steps of a batch that need no model: preparing, validating and grading.
+
+A step that grades hands each job what grades its own issue; the jobs of all other steps know of none of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from xlocal.swe_pipeline.checkout import Checkout, LocalCheckout, Workplace
+from xlocal.swe_pipeline.grade import TIMEOUT, alone, calibrate, grade
+from xlocal.swe_pipeline.issue import Gold, Issue
+from xlocal.swe_pipeline.official import official
+from xlocal.swe_pipeline.predictions import Prediction
+from xlocal.swe_pipeline.reports import LABELS, write_instance
+from xlocal.swe_pipeline.specs import revision, spec_of
+from xlocal.tracer.errors import CheckoutError, UsageError
+
+Backend = Literal["local", "docker"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+# A clone, an installation, a disk: what fails once may work the next time.
+_FAULTS: tuple[type[BaseException], ...] = (CheckoutError, OSError, MemoryError)
+
+
+def _facts(issue: Issue) -> dict[str, Any]:
+    """What the checkout of an issue rests on."""
+    return {"commit": issue.base_commit, "revision": revision(), "spec": json.loads(json.dumps(asdict(spec_of(issue))))}
+
+
+@contextlib.contextmanager
+def opened(issue: Issue, workplace: Workplace, backend: Backend) -> Iterator[Checkout]:
+    """The prepared checkout of an issue, for the caller alone: in `workplace`, or a container of the official image."""
+    if backend == "docker":
+        from xlocal.swe_pipeline.container import DockerCheckout
+
+        with DockerCheckout(issue) as container:
+            yield container
+        return
+    checkout = LocalCheckout(issue, workplace)
+    checkout.prepare()
+    with alone(checkout.folder):
+        yield checkout
+
+
+def digest(value: Any) -> str:
+    """A short name for a value of plain JSON."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareStep:
+    """Clone and install: the later steps find the checkout ready."""
+
+    workplace: Workplace
+    name: str = "prepare"
+    faults: tuple[type[BaseException], ...] = _FAULTS
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """None that a resumed run must share."""
+        return {}
+
+    def job(self, issue: Issue) -> PrepareJob:
+        """The preparation of one issue."""
+        return PrepareJob(issue, self.workplace)
+
+
+@dataclass(frozen=True, slots=True)
+class PrepareJob:
+    """Prepares one checkout."""
+
+    issue: Issue
+    workplace: Workplace
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Commit and installation, and where it is."""
+        return {**_facts(self.issue), "root": str(self.workplace.root.absolute())}
+
+    def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Whether it had to be made."""
+        return {"made": LocalCheckout(self.issue, self.workplace).prepare()}
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateStep:
+    """Run the tests of each issue without and with its own fix."""
+
+    workplace: Workplace
+    gold: Mapping[str, Gold] = field(repr=False)
+    timeout: float = TIMEOUT
+    backend: Backend = "local"
+    name: str = "validate"
+    faults: tuple[type[BaseException], ...] = _FAULTS
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The timeout, and where the tests run."""
+        return {"timeout": self.timeout, "backend": self.backend}
+
+    def job(self, issue: Issue) -> ValidateJob:
+        """The validation of one issue."""
+        return ValidateJob(issue, self.workplace, gold_of(self.gold, issue), self.timeout, self.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class ValidateJob:
+    """Calibrates one issue and says whether its gold patch resolves it and an empty one does not."""
+
+    issue: Issue
+    workplace: Workplace
+    gold: Gold
+    timeout: float
+    backend: Backend
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The checkout and all that grades."""
+        return {**_facts(self.issue), "gold": digest(asdict(self.gold))}
+
+    def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """`gold` and `empty`: whether each resolves here; `official`: whether gold does by all tests; counts of tests.
+
+        Gold resolves here when every fail-to-pass test fails without it and passes with it, and it breaks no
+        pass-to-pass test that passes without it.
+        """
+        with opened(self.issue, self.workplace, self.backend) as checkout:
+            found = calibrate(checkout, self.gold, folder=self.workplace.root / self.issue.id, timeout=self.timeout)
+        rules = official()
+        fail, keep = found.behaving(self.gold)
+        reports = {
+            name: rules.report(statuses, self.gold.fail_to_pass, self.gold.pass_to_pass)
+            for name, statuses in (("before", found.before), ("gold", found.gold))
+        }
+        kept = set(reports["before"]["PASS_TO_PASS"]["success"])
+        broken = sorted(kept & set(reports["gold"]["PASS_TO_PASS"]["failure"]))
+        return {
+            "gold": len(fail) == len(self.gold.fail_to_pass) > 0 and not broken,
+            "empty": rules.resolved(reports["before"]),
+            "official": rules.resolved(reports["gold"]),
+            "fail_to_pass": [len(fail), len(self.gold.fail_to_pass)],
+            "pass_to_pass": [len(keep), len(self.gold.pass_to_pass)],
+            "broken": broken[:10],
+            "seconds": found.seconds,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class GradeStep:
+    """Grade a patch for each issue: one of `predictions`, or else what the step `solve` came to.
+
+    The harness's files go under `out`, for the run `run_id`. With `calibrated`, tests that do not behave here are told
+    apart, which takes two further runs of the tests, once.
+    """
+
+    workplace: Workplace
+    gold: Mapping[str, Gold] = field(repr=False)
+    out: Path
+    run_id: str
+    predictions: Mapping[str, Prediction] | None = field(default=None, repr=False)
+    model: str = "xlocal"
+    timeout: float = TIMEOUT
+    calibrated: bool = True
+    backend: Backend = "local"
+    name: str = "grade"
+    faults: tuple[type[BaseException], ...] = _FAULTS
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The timeout, whether it is calibrated, and where the tests run."""
+        return {"timeout": self.timeout, "calibrated": self.calibrated, "backend": self.backend}
+
+    def job(self, issue: Issue) -> GradeJob:
+        """The grading of one issue."""
+        given = (
+            None
+            if self.predictions is None
+            else self.predictions.get(issue.id) or Prediction(issue.id, self.model, None)
+        )
+        return GradeJob(
+            issue,
+            self.workplace,
+            gold_of(self.gold, issue),
+            given,
+            self.model,
+            self.out,
+            self.run_id,
+            self.timeout,
+            self.calibrated,
+            self.backend,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class GradeJob:
+    """Grades one patch, and writes the harness's files about it."""
+
+    issue: Issue
+    workplace: Workplace
+    gold: Gold
+    given: Prediction | None
+    model: str
+    out: Path
+    run_id: str
+    timeout: float
+    calibrated: bool
+    backend: Backend
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The checkout, all that grades, and the patch."""
+        patch = None if self.given is None else self.given.patch
+        return {**_facts(self.issue), "gold": digest(asdict(self.gold)), "patch": digest(patch)}
+
+    def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """The verdict as plain JSON."""
+        prediction = self.given or Prediction(self.issue.id, self.model, former.get("solve", {}).get("patch"))
+        kept = self.workplace.root / self.issue.id
+        with opened(self.issue, self.workplace, self.backend) as checkout:
+            calibration = None
+            if self.calibrated:
+                calibration = calibrate(checkout, self.gold, folder=kept, timeout=self.timeout)
+            verdict, evaluation = grade(checkout, self.gold, prediction, timeout=self.timeout, calibration=calibration)
+        write_instance(self.out, self.run_id, prediction, verdict, evaluation, label=LABELS[self.backend])
+        return asdict(verdict)
+
+
+def gold_of(gold: Mapping[str, Gold], issue: Issue) -> Gold:
+    """What grades an issue. Raises UsageError when the dataset has nothing of it."""
+    if issue.id not in gold:
+        raise UsageError(f"{issue.id}: the dataset has no test patch for it, so that nothing can grade it")
+    return gold[issue.id]

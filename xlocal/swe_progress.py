@@ -1,0 +1,71 @@
+"""How a batch shows itself while it runs: a live table on a terminal, else a line for each step that ends."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from xlocal.swe_pipeline.batch import Board, Outcome
+
+_STATUSES = ("done", "before", "failed", "gave up", "skipped")
+_LISTED = 8
+
+
+@contextlib.contextmanager
+def shown(console: Console) -> Iterator[tuple[Callable[[Outcome], None], Callable[[Board], None]]]:
+    """Give what a batch tells its outcomes and its board to, and show them on `console` (stderr) meanwhile."""
+    if not console.is_terminal:
+        yield _line_by_line(console), lambda board: None
+        return
+    with Live(console=console, auto_refresh=False) as live:
+
+        def tell(outcome: Outcome) -> None:
+            if outcome.error and outcome.status != "skipped":
+                live.console.print(f"{outcome.instance} {outcome.step}: {outcome.error}", markup=False, highlight=False)
+
+        yield tell, lambda board: live.update(table(board), refresh=True)
+
+
+def _line_by_line(console: Console) -> Callable[[Outcome], None]:
+    started = time.monotonic()
+
+    def tell(outcome: Outcome) -> None:
+        if outcome.status != "skipped":
+            what = outcome.error or f"{outcome.seconds:.1f} s"
+            text = f"{time.monotonic() - started:7.1f} s  {outcome.instance} {outcome.step}: {outcome.status}, {what}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    return tell
+
+
+def table(board: Board) -> Table:
+    """The board as a table: a row for each step, and below it the jobs that run longest."""
+    ended = sum(board.counts[board.steps[-1]].values())
+    money = f", ${board.dollars:.2f}" if board.dollars else ""
+    title = f"{ended} of {board.instances} instances, {_duration(board.seconds)}{money}"
+    shape = Table(title=title, title_justify="left")
+    shape.add_column("step")
+    for name in ("waiting", "running", *_STATUSES):
+        shape.add_column(name, justify="right")
+    for step in board.steps:
+        counts = board.counts[step]
+        running = [(key, seconds) for key, seconds in board.running if key.step == step]
+        left = board.instances - sum(counts.values()) - len(running)
+        shape.add_row(step, *(str(n or "") for n in (left, len(running), *(counts.get(s, 0) for s in _STATUSES))))
+    longest = sorted(board.running, key=lambda row: -row[1])[:_LISTED]
+    shape.caption = "\n".join(f"{key.instance} {key.step} {_duration(seconds)}" for key, seconds in longest)
+    shape.caption_justify = "left"
+    return shape
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}"
