@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from xlocal.swe_pipeline.issue import Issue
-from xlocal.tracer.errors import CheckoutError
+from xlocal.tracer.errors import CheckoutError, MissingError
 
 # Rankers look one year back; older history would only cost time and disk.
 HISTORY = timedelta(days=400)
@@ -53,13 +53,13 @@ def find_source(repository: str, mirrors: Path | None) -> str:
     folder = Path(repository).expanduser()
     if folder.is_absolute() or repository.startswith((".", "~")):
         if not folder.is_dir():
-            raise CheckoutError(f"{repository}: no such repository")
+            raise MissingError(f"{repository}: no such repository")
         return str(folder.resolve())
     if mirrors is None:
         return f"https://github.com/{repository}.git"
     mirror = mirrors / f"{repository.replace('/', '__')}.git"
     if not mirror.is_dir():
-        raise CheckoutError(f"{mirror}: no such mirror; make one with: git clone --bare URL {mirror}")
+        raise MissingError(f"{mirror}: no such mirror; make one with: git clone --bare URL {mirror}")
     return str(mirror.resolve())
 
 
@@ -71,7 +71,7 @@ def _full_name(issue: Issue, source: str) -> str:
     if found.returncode:
         said = found.stderr.strip().splitlines()
         reason = said[-1] if said else f"commit {issue.base_commit} is not in it; fetch it into the mirror"
-        raise CheckoutError(f"{source}: {reason}")
+        raise MissingError(f"{source}: {reason}")
     return found.stdout.strip()
 
 
@@ -136,6 +136,6 @@ def _git(
             check=False,
         )
     except FileNotFoundError:
-        raise CheckoutError("repositories are fetched by git, which is not here; install it") from None
+        raise MissingError("repositories are fetched by git, which is not here; install it") from None
     except subprocess.TimeoutExpired:
         raise CheckoutError(f"git {' '.join(arguments)}: not ready after {_SECONDS} seconds") from None

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple, NoReturn, Protocol
 
-from xlocal.tracer.errors import XlocalError
+from xlocal.tracer.errors import MissingError, PatchError, XlocalError
 
 # For a job that is told to end: it resets its work tree and ends what it started.
 PATIENCE = 10.0
@@ -69,12 +69,16 @@ class Engine(Protocol):
 
 
 def answer(work: Callable[[], Mapping[str, Any]], faults: tuple[type[BaseException], ...]) -> Answer:
-    """Do the work and put what came of it into an Answer; errors of the types `faults` are transient."""
+    """Do the work and put what came of it into an Answer; errors of the types `faults` are transient.
+
+    What is missing, and a patch that does not fit, stay so in another attempt, though they are errors of a checkout.
+    """
     started = time.monotonic()
     try:
         result = work()
     except XlocalError as error:
-        return Answer(None, str(error), isinstance(error, faults), "", time.monotonic() - started)
+        transient = isinstance(error, faults) and not isinstance(error, MissingError | PatchError)
+        return Answer(None, str(error), transient, "", time.monotonic() - started)
     except Exception as error:  # noqa: BLE001
         # The boundary of one issue: a mistake in one must not end the hundreds of others; it is told in full.
         line = " ".join(f"{type(error).__name__}: {error}".split())[:500]

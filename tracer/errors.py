@@ -33,6 +33,10 @@ class CheckoutError(XlocalError):
     """A repository, its commit, its interpreter or its environment cannot be had, or a patch does not apply."""
 
 
+class MissingError(CheckoutError):
+    """A program, a repository or a commit is not here, and another attempt would not find it either."""
+
+
 class PatchError(CheckoutError):
     """A patch is no unified diff, reaches outside the work tree, or does not apply."""
 
