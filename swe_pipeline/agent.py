@@ -44,6 +44,10 @@ class GaveUp(Exception):  # noqa: N818 - an expected end
     """The model ended a conversation without a usable answer: it refused, talked on, or failed to call a tool."""
 
 
+class ModelUnreachableError(AgentError):
+    """The model's server did not answer in several attempts; later it may."""
+
+
 class Rejected(Exception):  # noqa: N818 - an expected turn
     """An answer is not accepted; the message tells the model why, so that it can try again."""
 
@@ -355,7 +359,9 @@ class _Conversation:
             else:
                 self._count(response, permit, size, extra)
                 return response
-        raise AgentError(f"--model {self._assistant.name.text}: no answer in {ATTEMPTS} attempts; see the trajectory")
+        raise ModelUnreachableError(
+            f"--model {self._assistant.name.text}: no answer in {ATTEMPTS} attempts; see the trajectory"
+        )
 
     def _bound(self, size: int) -> int:
         """The most tokens that the request can be: each byte one, except those whose tokens were counted before."""
@@ -441,7 +447,7 @@ class _Conversation:
         if isinstance(error, ModelRequestRejectedError) or not hopeful:
             raise AgentError(f"--model {assistant.name.text}: {_reason(error, assistant)}") from error
         if attempt == ATTEMPTS:
-            raise AgentError(
+            raise ModelUnreachableError(
                 f"--model {assistant.name.text}: no answer in {ATTEMPTS} attempts: {_reason(error, assistant)}"
             ) from error
         # Spread, so that parallel issues do not all come back at once.

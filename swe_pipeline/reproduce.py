@@ -15,7 +15,7 @@ from xlocal.swe_pipeline.checkout import Run
 from xlocal.swe_pipeline.leads import Leads, choose_by_model, compare_runs, with_highlighted
 from xlocal.swe_pipeline.limits import LimitReached
 from xlocal.swe_pipeline.tools import work_tools
-from xlocal.swe_pipeline.trajectory import digest, phase
+from xlocal.swe_pipeline.trajectory import digest
 from xlocal.swe_pipeline.workspace import SCRATCH, State, ToolError, describe, strip_noise
 
 ALIKE = 0.5  # the least similarity of the first reference to the buggy script
@@ -124,12 +124,11 @@ def compare_given(
     assistant: Assistant, statement: str, pair: ScriptPair, *, ranker: str = "fused", encoder: str | None = None
 ) -> Reproduction:
     """The same for scripts that the user gave: nothing is written, and they are taken as they are."""
-    with phase(assistant.trajectory, "reproduce"):
-        _start_over(assistant, pair)
-        names = [f"{SCRATCH}/{name}" for name in pair.scripts()]
-        leads = compare_runs(
-            assistant, buggy=names[0], references=names[1:], statement=statement, ranker=ranker, encoder=encoder
-        )
+    _start_over(assistant, pair)
+    names = [f"{SCRATCH}/{name}" for name in pair.scripts()]
+    leads = compare_runs(
+        assistant, buggy=names[0], references=names[1:], statement=statement, ranker=ranker, encoder=encoder
+    )
     if isinstance(leads, Leads) and leads.leads:
         return Reproduction(pair, leads)
     why = leads if isinstance(leads, str) else leads.blind or "no function stands out"

@@ -35,7 +35,8 @@ class Options:
 
     `variant` is a row of the paper's Table 2: vanilla has the issue alone, localizer adds the pair of scripts and the
     ranked functions, full also the validation tests. `ranker` and `encoder` order the functions. `pair` spares the
-    reproduction. `window` is the model's, in tokens, where it cannot be asked for.
+    reproduction. `window` is the model's, in tokens, where it cannot be asked for. A run that stopped after the
+    reproduction can go on to the repair.
     """
 
     model: str
@@ -48,6 +49,7 @@ class Options:
     window: int | None = None
     prices: Mapping[str, FilePrice] = field(default_factory=dict)
     pair: ScriptPair | None = None
+    stop_after: Literal["reproduce"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,10 +253,14 @@ class _Work:
         """All phases of the variant; returns how the repair ended."""
         options, assistant = self._options, self._assistant
         if options.variant != "vanilla":
-            self._reproduce()
+            with phase(assistant.trajectory, "reproduce"):
+                self._reproduce()
         found = self._reproduction
+        if options.stop_after == "reproduce":
+            return "reproduced" if found is not None and found.pair is not None else "not reproduced"
         if options.variant == "full" and found is not None and found.pair is not None:
-            self._tests, self._dropped = augment(assistant, self._statement, found.pair, found.leads)
+            with phase(assistant.trajectory, "augment"):
+                self._tests, self._dropped = augment(assistant, self._statement, found.pair, found.leads)
         suite = Suite(
             pair=found.pair if found is not None else None, validation=self._tests, regression=self._regression
         )

@@ -78,6 +78,13 @@ class WorkCopy(LocalCheckout):
         marker.write_text(f"{state} {base}\n", "utf-8")
         return True
 
+    def reopen(self) -> None:
+        """Take up the copy as it was made, whatever the user's work tree holds now. Raises UsageError without one."""
+        marker = self.folder / "base"
+        if not marker.is_file() or not self.tree.is_dir():
+            raise UsageError(f"{self.folder}: holds no copy of {self.original} any more; start a new run")
+        self.issue = dataclasses.replace(self.issue, base_commit=marker.read_text("utf-8").split()[-1])
+
     def _commit(self, changes: str) -> str:
         git(self.tree, "apply", "--whitespace=nowarn", "-", stdin=changes)
         git(self.tree, "add", "--all")
