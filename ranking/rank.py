@@ -18,6 +18,7 @@ from xlocal.ranking import history, lexical
 from xlocal.ranking.encoder import DEFAULT_MODEL, Encoder, load_encoder
 from xlocal.ranking.evidence import RankedSuspect, Suspect
 from xlocal.ranking.source import FunctionSource, SourceIndex
+from xlocal.ranking.spectrum import spectrum_scores
 from xlocal.ranking.text import Issue, named_functions
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.errors import UsageError, Warned
@@ -34,6 +35,7 @@ PAPER_TOP = 20
 KIND_WEIGHTS: Mapping[str, float] = MappingProxyType(
     {
         "line": 1.0,
+        "changed": 1.0,
         "line-count": 0.6,
         "origin": 0.8,
         "traceback": 0.7,
@@ -46,6 +48,7 @@ KIND_WEIGHTS: Mapping[str, float] = MappingProxyType(
         "parent-of-inserted": 0.4,
         "moved": 0.4,
         "inserted": 0.3,
+        "spectrum": 0.3,
         "only-reference": 0.3,
         "writer": 0.4,
         "named-in-issue": 0.5,
@@ -290,4 +293,5 @@ RANKERS: tuple[Ranker, ...] = (
     ScoreRanker("embedding", embedding_scores),
     ScoreRanker("commits", commit_scores),
     ScoreRanker("proximity", proximity_scores),
+    ScoreRanker("spectrum", spectrum_scores),
 )

@@ -219,10 +219,14 @@ def _raised(tree: CallTree) -> Counter[tuple[Function, str, bool]]:
 
 def _traceback(buggy: Observation, reference: Observation, index: SourceIndex) -> Iterator[tuple[Function, Finding]]:
     """Frames of the exception that ended the buggy script, unless the reference ended by the very same one."""
-    if _origin(buggy.uncaught) == _origin(reference.uncaught):
-        return
+    if _origin(buggy.uncaught) != _origin(reference.uncaught):
+        yield from traceback_findings(buggy.uncaught, index)
+
+
+def traceback_findings(uncaught: Iterable[UncaughtException], index: SourceIndex) -> Iterator[tuple[Function, Finding]]:
+    """Functions of the project in the tracebacks of exceptions, the nearest to the raise first and strongest."""
     seen: set[Function] = set()
-    for error in buggy.uncaught:
+    for error in uncaught:
         located = [(index.locate(*frame[:3]), frame[3]) for frame in error.frames]
         inside = [(function, line) for function, line in located if function is not None]
         name = error.type.rpartition(".")[2]

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.errors import Warned
+from xlocal.tracer.layout import real
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 # The code objects that CPython makes for an expression; they belong to the function around them.
@@ -151,6 +152,7 @@ class SourceIndex:
         self._scope = scope
         self._modules: dict[str, _Module | None] = {}
         self._absolute: dict[str, str] = {}
+        self._others: dict[str, _Module | None] = {}
         self._sources: dict[tuple[Function, int], FunctionSource] = {}
         self._listed = False
         self._warnings: list[Warned] = []
@@ -170,8 +172,10 @@ class SourceIndex:
         path = self._scope.relative(filename)
         if path is None or name == "<module>":
             return None
-        self._absolute.setdefault(path, filename)
-        module = self._module(path)
+        first = self._absolute.setdefault(path, filename)
+        # Two revisions of a project have files of the same path, each with lines of its own.
+        same = first == filename or real(first) == real(filename)
+        module = self._module(path) if same else self._other(path, filename)
         qualname = module.locate(firstlineno, name) if module else None
         if qualname is None:
             return None if name.startswith("<") else Function(path, name)
@@ -243,6 +247,11 @@ class SourceIndex:
             filename = self._absolute.get(path)
             self._modules[path] = self._parse(path, filename) if filename else None
         return self._modules[path]
+
+    def _other(self, path: str, filename: str) -> _Module | None:
+        if filename not in self._others:
+            self._others[filename] = self._parse(path, filename)
+        return self._others[filename]
 
     def _parse(self, path: str, filename: str) -> _Module | None:
         try:

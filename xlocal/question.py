@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,12 +11,14 @@ from typing import Any
 
 from xlocal.ranking.localize import Comparison, Localization, compare, rank_suspects
 from xlocal.session import COMPARISON, RECORDINGS, Session, digests, replacing, settled
-from xlocal.tracer.command import parse_command
+from xlocal.tracer.closeup import Closeup, Focus
+from xlocal.tracer.command import Command, parse_command
 from xlocal.tracer.errors import UsageError, Warned
-from xlocal.tracer.record import check_interpreter, closeups, record
-from xlocal.tracer.scope import find_scope
+from xlocal.tracer.record import Recording, check_interpreter, closeups, record
+from xlocal.tracer.scope import Scope, find_scope
 
 Progress = Callable[[str], None]
+Enrich = Callable[[Comparison, Scope], Comparison]  # adds evidence from elsewhere, or leaves suspects out
 ISSUE_LIMIT = 1_000_000
 
 
@@ -47,51 +48,99 @@ class Question:
     issue: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One command and where it runs; `env` is added to the environment."""
+
+    command: Command
+    cwd: Path
+    env: Mapping[str, str]
+
+
 def investigate(
     question: Question,
     *,
     session: Path,
     ranker: str = "fused",
     model: str | None = None,
+    enrich: Enrich | None = None,
     progress: Progress = _silent,
 ) -> Localization:
     """Answer a question and keep the session in the folder `session`, whole or not at all.
 
-    Raises UsageError, ScriptError or SessionError; see docs/messages.md.
+    `enrich` may change the comparison before it is ranked and kept. Raises UsageError, ScriptError or SessionError; see
+    docs/messages.md.
     """
     commands = [parse_command(text, cwd=Path.cwd()) for text in (question.buggy, *question.references)]
     python = check_interpreter(question.python).path
     progress("looking for the project's code")
     scope, doubts = find_scope(commands, given=question.scope, python=python, cwd=question.cwd, env=question.env)
+    runs = [Run(command, question.cwd, question.env) for command in commands]
+    ready = Ready(dataclasses.replace(question, python=python), tuple(runs), scope, doubts)
+    return answer(ready, session=session, ranker=ranker, model=model, enrich=enrich, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A question with its runs, the buggy one first, and the code to observe. `reread` may change what the second pass
+    saw of a run."""
+
+    question: Question
+    runs: tuple[Run, ...]
+    scope: Scope
+    doubts: tuple[Warned, ...] = ()
+    reread: Callable[[Run, Focus, Closeup], Closeup] = lambda _run, _focus, seen: seen
+
+
+def answer(
+    ready: Ready,
+    *,
+    session: Path,
+    ranker: str = "fused",
+    model: str | None = None,
+    enrich: Enrich | None = None,
+    progress: Progress = _silent,
+) -> Localization:
+    """Record and compare the runs, rank, and keep the session; see `investigate`."""
+    question, scope = ready.question, ready.scope
+    roles = ["buggy", *(f"reference-{number}" for number in range(1, len(ready.runs)))]
+    by_role = dict(zip(roles, ready.runs, strict=True))
     with replacing(session) as folder:
         how: dict[str, Any] = {
             "scope": scope,
-            "python": python,
-            "cwd": question.cwd,
-            "env": question.env,
+            "python": question.python,
             "timeout": question.timeout,
             "folder": folder / RECORDINGS,
             "repeat": question.repeat,
             "backend": question.backend,
             "progress": progress,
         }
-        roles = ["buggy", *(f"reference-{number}" for number in range(1, len(commands)))]
-        buggy, *references = [record(command, role=role, **how) for command, role in zip(commands, roles, strict=True)]
+
+        def closer(recording: Recording, focus: Focus) -> list[Closeup]:
+            run = by_role[recording.role]
+            seen = closeups(recording, focus, cwd=run.cwd, env=run.env, **how)
+            return [ready.reread(run, focus, each) for each in seen]
+
+        buggy, *references = [
+            record(run.command, role=role, cwd=run.cwd, env=run.env, **how) for role, run in by_role.items()
+        ]
         comparison = compare(
             buggy,
             references,
             scope=scope,
             budget=question.budget,
-            closer=functools.partial(closeups, **how) if question.values else None,
+            closer=closer if question.values else None,
             progress=progress,
         )
-        comparison = dataclasses.replace(comparison, warnings=(*doubts, *comparison.warnings))
+        comparison = dataclasses.replace(comparison, warnings=(*ready.doubts, *comparison.warnings))
+        if enrich is not None:
+            comparison = enrich(comparison, scope)
         progress("ranking")
         found = rank_suspects(comparison, scope=scope, issue=question.issue, ranker=ranker, model=model)
         comparison.save(folder / COMPARISON)
         Session(
-            commands=tuple(command.text for command in commands),
-            python=python,
+            commands=tuple(run.command.text for run in ready.runs),
+            python=question.python,
             cwd=str(question.cwd),
             env=tuple(question.env),
             issue=question.issue,

@@ -8,6 +8,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -77,6 +78,15 @@ class Session:
         """The files that are not what they were when the session was recorded, or are gone; sorted."""
         now = digests(self.scope, self.sources)
         return tuple(path for path in sorted(self.sources) if now.get(path) != self.sources[path])
+
+
+def named_after(nodeid: str) -> str:
+    """The folder name of the session of a test: short, and the same for the same node id."""
+    words = re.sub(r"[^A-Za-z0-9]+", "-", nodeid).strip("-")
+    if len(words) > 60:
+        digest = hashlib.sha256(nodeid.encode("utf-8", "surrogateescape")).hexdigest()
+        words = f"{words[-48:].strip('-')}-{digest[:8]}"
+    return f"test-{words}"
 
 
 def digests(scope: Scope, paths: Iterable[str]) -> dict[str, str]:
