@@ -1,5 +1,8 @@
 """A good mapping found fast: the upper bound which starts, and where the budget ends replaces, the exact search."""
 
+# Compiled loops take arrays and numbers one by one, and calls inside them are not free.
+# ruff: noqa: PLR0912, PLR0917
+
 from __future__ import annotations
 
 from typing import NamedTuple
@@ -87,7 +90,8 @@ def common(a: IntArray, b: IntArray, limit: int, work: int) -> tuple[IntArray, i
             i, j = i - 1, j - 1
             pair[i] = j
         if d > 0:
-            if table[d - 1, zero + k + 1] + 1 >= i and i > 0 and table[d - 1, zero + k + 1] >= 0:
+            above = table[d - 1, zero + k + 1]
+            if above >= 0 and 0 < i <= above + 1:
                 i -= 1
             else:
                 j -= 1
@@ -220,7 +224,8 @@ def align_roots(a: Tree, b: Tree, fa: IntArray, p: int, fb: IntArray, q: int, be
         else:
             i, j = i - 1, j - 1
             pair[i] = j
-    return best[p * width + q]
+    total: int = best[p * width + q]
+    return total
 
 
 @compiled

@@ -1,4 +1,4 @@
-"""The difference of two call trees: which calls are in one run alone, by an optimal mapping wherever that is feasible."""
+"""The difference of two call trees: the calls of one run alone, by an optimal mapping wherever that is feasible."""
 
 from __future__ import annotations
 
@@ -131,11 +131,11 @@ def solved(a: Side, b: Side, *, budget: float, paper: bool, report: Progress) ->
 
 def tighten(a: Side, b: Side, best: Best, *, paper: bool) -> None:
     """Raise the lower bound by string distances, and try the mapping that the open/close marks suggest."""
-    from xlocal.ranking import bound, exact
+    from xlocal.ranking import bound, exact, kernel
 
     for text_a, text_b in ((a.label, b.label), (postorder(a), postorder(b))):
         nothing = np.empty((0, 0), np.int32)
-        distance, _ = exact.kernel.reach(text_a, text_b, best.cost, int(STRING_WORK), paper, nothing)
+        distance, _ = kernel.reach(text_a, text_b, best.cost, int(STRING_WORK), paper, nothing)
         best.lower = max(best.lower, min(distance, best.cost))
     if best.lower < best.cost:
         limit = min(2 * best.cost, LONGEST_SCRIPT)

@@ -1,9 +1,9 @@
-"""The exact search: banded by what is known of the optimum, doubled until it is proven, or full where that is cheaper."""
+"""The exact search: in a band that grows until the optimum is proven, or full where that is cheaper."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from xlocal.ranking import kernel
@@ -13,7 +13,7 @@ from xlocal.tracer.calltree import IntArray
 
 Progress = Callable[[str, float], None]
 CHUNK = 200_000_000  # cells between two chances to report progress or to be interrupted: well under a second
-TABLE_CELLS = 400_000_000  # most entries of one int32 table (1.6 GB)
+TABLE_CELLS = 300_000_000  # most entries of one int32 table (1.2 GB)
 WIDEST = 3000  # largest threshold of a banded search; its four string tables then take 290 MB
 BAND_CELL = 4  # what a cell of the banded search takes, in cells of the full one
 DENSE = 100_000_000  # most pairs of heads to visit for predicting a full search
@@ -138,6 +138,8 @@ def plan_full(view: View, paper: bool) -> FullPlan:
 
 def chunks(work: Longs) -> list[tuple[int, int, float]]:
     """Ranges of about CHUNK cells each, and the share of the work done after each."""
+    if not len(work):
+        return []
     total = np.cumsum(work)
     cuts = np.searchsorted(total, np.arange(CHUNK, total[-1], CHUNK), side="right")
     edges = np.unique(np.concatenate(([0], cuts, [len(work)])))
@@ -265,23 +267,25 @@ class BandPlan:
 
 def plan_band(views: tuple[View, ...], rows: tuple[Rows, Rows], *, paper: bool, most: float) -> BandPlan:
     """The cheaper view for a banded search; the second is looked at only where the first takes long."""
-    overhead, plan = 0.0, None
+    overhead = 0.0
+    plans: list[BandPlan] = []
     for view in views:
         band = band_of(view, rows)
         room = float(band.base[-1])
         work, cells = None, 0.0
         if room <= min(TABLE_CELLS, most - overhead):
             overhead += BAND_CELL * room
-            work = kernel.predict_band(view.a, view.b, band, paper, int(max(0.0, most - overhead) / BAND_CELL))
+            work = kernel.predict_band(
+                view.a, view.b, band, paper, int(min(max(0.0, most - overhead) / BAND_CELL, 1e18))
+            )
             cells = BAND_CELL * float(work.sum())
             if cells > most - overhead:
                 work, cells = None, 0.0
-        if plan is None or plan.work is None or (work is not None and cells < plan.cells):
-            plan = BandPlan(view, band, work, cells, overhead)
-        if plan.work is not None and plan.cells < CHUNK:
+        plans.append(BandPlan(view, band, work, cells, overhead))
+        if work is not None and cells < CHUNK:
             break
-    assert plan is not None
-    return BandPlan(plan.view, plan.band, plan.work, plan.cells, overhead)
+    plan = min(plans, key=lambda plan: np.inf if plan.work is None else plan.cells)
+    return replace(plan, overhead=overhead)
 
 
 def band_of(view: View, rows: tuple[Rows, Rows]) -> Band:

@@ -1,8 +1,12 @@
 """The numeric loops of the exact tree edit distance: string bounds, the banded search, the full search, their traces.
 
-Trees are given as an `Order`; a cell (i, j) stands for the prefixes of i and j nodes. Sources: Zhang & Shasha 1989 (the recurrence), Touzet 2005 (limiting it to a band), Ukkonen
-1985 and Myers 1986 (furthest-reaching diagonals). docs/difference.md explains what is ours.
+Trees are given as an `Order`; a cell (i, j) stands for the prefixes of i and j nodes. Sources: Zhang & Shasha 1989 (the
+recurrence), Touzet 2005 (limiting it to a band), Ukkonen 1985 and Myers 1986 (furthest-reaching diagonals).
+docs/difference.md explains what is ours.
 """
+
+# Compiled loops take arrays and numbers one by one, and calls inside them are not free.
+# ruff: noqa: PLR0912, PLR0917
 
 from __future__ import annotations
 
@@ -352,9 +356,9 @@ def predict_band(a: Order, b: Order, band: Band, paper: bool, most: int) -> Long
         first, last = extents_band(a, b, band, start, paper, end_a, end_b)
         for leaf in range(first, last + 1):
             if end_a[leaf] >= 0:
-                rows = band.base[end_a[leaf] + 2] - band.base[start + 1]
-                square = np.int64(end_a[leaf] - start + 1) * (end_b[leaf] - leaf + 1)
-                cells[start] += min(rows, square)
+                rows = np.int64(band.base[end_a[leaf] + 2] - band.base[start + 1])
+                square = np.int64(end_a[leaf] - start + 1) * np.int64(end_b[leaf] - leaf + 1)
+                cells[start] += rows if rows < square else square
                 end_a[leaf], end_b[leaf] = -1, -1
         total += cells[start]
         if total > most:
@@ -375,7 +379,7 @@ def forest_band(a: Order, b: Order, band: Band, x: int, y: int, paper: bool, kno
         low, high = np.int64(lows[i + 1]), np.int64(highs[i + 1])
         shift = bases[i + 1] - low
         first = max(low, begin + 1)
-        best = i + 1 - start if first == begin + 1 else FAR
+        best: int = i + 1 - start if first == begin + 1 else FAR
         source = left_a[i]
         on_path = source == start
         low_from, high_from, shift_from = lows[source], highs[source], bases[source] - lows[source]
@@ -440,7 +444,8 @@ def band_cell(
         return i - start
     if j < low[i] or j > high[i]:
         return FAR
-    return forest[base[i] + j - low[i]]
+    value: int = forest[base[i] + j - low[i]]
+    return value
 
 
 @compiled

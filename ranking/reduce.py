@@ -1,5 +1,7 @@
 """Shrinks a pair of trees while keeping the optimum of their edit distance; docs/difference.md holds the proofs."""
 
+# Compiled loops take arrays and numbers one by one, and calls inside them are not free.
+
 from __future__ import annotations
 
 from dataclasses import dataclass
