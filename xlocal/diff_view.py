@@ -1,0 +1,237 @@
+"""`xlocal diff`: the call tree of only the differences, for the terminal and as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.text import Text
+
+from xlocal.aligned import ENDED, MOVED_FROM, MOVED_TO, ONLY_BUGGY, ONLY_REFERENCE, Rows, align
+from xlocal.outline import ALIKE, CALL, CUT, PATH, REPEAT, Line, Outline, outline
+from xlocal.ranking.diff import TreeDiff, diff
+from xlocal.ranking.localize import CELLS_PER_SECOND, Comparison
+from xlocal.ranking.observation import Observation, observe
+from xlocal.ranking.source import SourceIndex
+from xlocal.report import plain, short_name
+from xlocal.session import COMPARISON, RECORDINGS, Session, settled
+from xlocal.tracer.calltree import Function
+from xlocal.tracer.errors import UsageError
+from xlocal.tracer.record import Recording
+
+SCHEMA = 1
+MOST_LINES = 400
+NARROWEST_NAME = 24  # columns that indentation leaves to a name
+NAMED = 3  # functions of a summary that are named
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Compared:
+    """A session's buggy run with one of its references, read again from the recordings."""
+
+    buggy: Observation
+    reference: Observation
+    difference: TreeDiff
+
+    @property
+    def rows(self) -> Rows:
+        """Both trees as one."""
+        return align(self.difference)
+
+    @property
+    def noisy(self) -> frozenset[Function]:
+        """Functions whose calls differ between runs of the same script."""
+        return self.buggy.noisy | self.reference.noisy
+
+
+def roles_of(folder: Path) -> tuple[str, ...]:
+    """The references of a session, in the order in which they were given."""
+    with settled(folder):
+        Session.load(folder)
+        runs = Comparison.load(folder / COMPARISON).runs
+    return tuple(run.role for run in runs[1:])
+
+
+def read_again(
+    folder: Path, roles: tuple[str, ...], *, budget: float, progress: Progress = lambda text: None
+) -> tuple[Compared, ...]:
+    """Compare the recordings of a session anew, since sessions keep no trees; runs nothing.
+
+    `roles` name the references, `budget` is in seconds for each. Raises SessionError or TraceFormatError for
+    recordings that are missing or damaged.
+    """
+    with settled(folder):
+        scope = Session.load(folder).scope
+        index = SourceIndex(scope)
+        progress("reading the traces")
+        buggy, *references = [
+            observe(Recording.load(folder / RECORDINGS / role), index, scope) for role in ("buggy", *roles)
+        ]
+        return tuple(
+            Compared(
+                buggy,
+                reference,
+                diff(
+                    buggy.tree,
+                    reference.tree,
+                    budget=budget * CELLS_PER_SECOND,
+                    progress=lambda phase, share: progress(f"comparing with {reference.role}: {phase} {share:.0%}"),  # noqa: B023
+                ),
+            )
+            for reference in references
+        )
+
+
+def chosen_role(roles: tuple[str, ...], number: int) -> str:
+    """The reference that a number from 1 means; raises UsageError when there is none."""
+    if not 1 <= number <= len(roles):
+        raise UsageError(f"--reference {number}: this session has {len(roles)} of them")
+    return roles[number - 1]
+
+
+def sign(kind: int) -> str:
+    """`-` for a call of the buggy run alone, `+` for one of the reference alone, `~` for another ending, else a space."""
+    if kind in ONLY_BUGGY:
+        return "-"
+    if kind in ONLY_REFERENCE:
+        return "+"
+    return "~" if kind == ENDED else " "
+
+
+def told_of(rows: Rows, row: int) -> str:
+    """What is told of a row beside its name: how its calls ended, and whether they moved; '' for nothing."""
+    here, there = ending(rows, row), ending(rows, row, there=True)
+    return f"{here}, {there} in the reference run" if rows.kind[row] == ENDED else here or there
+
+
+def ending(rows: Rows, row: int, *, there: bool = False) -> str:
+    """How a row's call ended in the buggy run (`there`: in the reference), as far as it is worth telling."""
+    kind, node = int(rows.kind[row]), int((rows.right if there else rows.left)[row])
+    if node < 0:
+        return ""
+    exception = int((rows.raised_right if there else rows.raised_left)[row])
+    raised = "" if exception < 0 else f"raised {short_name(rows.exceptions[exception])}".replace("?", "an exception")
+    moved = {MOVED_FROM: "moved from here", MOVED_TO: "moved to here"}.get(kind, "")
+    return ", ".join(part for part in (moved, raised) if part) or ("returned" if kind == ENDED else "")
+
+
+def functions_inside(rows: Rows, line: Line) -> Counter[Function]:
+    """How often each function is called in the rows that a line stands for, calls in both runs counted once."""
+    stop = line.row + max(line.calls)
+    return Counter(rows.functions[label] for label in rows.label[line.row : stop].tolist() if label >= 0)
+
+
+def summary(rows: Rows, line: Line) -> str:
+    """The text of a line that stands for several calls."""
+    here, there = line.calls
+    if line.what == REPEAT:
+        return f"{line.times:,} times:"
+    if line.what == PATH:
+        return f"{_number(line.times, 'call')} deeper"
+    if line.what == CUT:
+        return f"{_number(max(here, there), 'call')} more, {_number(line.edits, 'difference')} among them"
+    counted = functions_inside(rows, line)
+    named = ", ".join(plain(function.qualname) for function, _ in counted.most_common(NAMED))
+    more = f" and {len(counted) - NAMED} more" if len(counted) > NAMED else ""
+    return f"{_number(here, 'call')} alike: {named}{more}"
+
+
+def _number(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def heading(compared: Compared) -> str:
+    """How far the two runs are apart, in one sentence."""
+    difference, role = compared.difference, compared.reference.role
+    if not difference.cost:
+        return f"The call trees of buggy and {role} are equal."
+    gone, new = len(difference.deleted), len(difference.inserted)
+    exact = "" if difference.exact else f"; a bound, at least {difference.lower:,} are needed"
+    return f"buggy against {role}: {_number(gone, 'call')} only in the buggy run, {new:,} only in the reference{exact}."
+
+
+def print_diff(compared: Compared, console: Console, *, most: int = MOST_LINES) -> bool:
+    """Print the tree of differences, at most about `most` lines; False when there is none.
+
+    On a terminal each line keeps to its width; elsewhere nothing is shortened.
+    """
+    rows = compared.rows
+    console.print(Text(heading(compared), "bold"), soft_wrap=not console.is_terminal)
+    if not rows.differs.any():
+        return False
+    console.print(Text("- only in the buggy run, + only in the reference, ~ ended otherwise", "dim"), soft_wrap=True)
+    console.print()
+    shown = outline(rows, most=most)
+    width = console.width if console.is_terminal else None
+    for line in shown.lines[1:]:
+        console.print(_text(rows, line, compared.noisy, width), soft_wrap=True)
+    if shown.hidden:
+        text = f"{_number(shown.hidden, 'difference')} left out; --lines {most * 4} shows more, xlocal report the most"
+        console.print()
+        console.print(Text(text, "dim"), soft_wrap=not console.is_terminal)
+    return True
+
+
+_STYLES = {"-": "red", "+": "green", "~": "yellow", " ": ""}
+
+
+def _text(rows: Rows, line: Line, noisy: frozenset[Function], width: int | None) -> Text:
+    mark = sign(int(rows.kind[line.row])) if line.what == CALL else " "
+    style = _STYLES[mark] if line.what == CALL else "dim"
+    indent = 2 * (line.depth - 1)
+    # Deep down the depth is a number, so that names keep their room.
+    room = None if width is None else max(width - NARROWEST_NAME, 8)
+    lead = " " * indent if room is None or indent <= room else f"{'':{room - 8}}[{line.depth}] "
+    text = Text(f"{mark} {lead}", style)
+    if line.what == CALL:
+        function = rows.functions[rows.label[line.row]]
+        text.append(plain(function.qualname), style if mark != " " else "bold")
+        text.append(f" x{line.times:,}" if line.times > 1 else "")
+        text.append("".join(f"  {told}" for told in (told_of(rows, line.row), _noise(function, noisy)) if told))
+        text.append(f"  {plain(function.path)}", "dim")
+    else:
+        text.append(f"... {summary(rows, line)}")
+    if width is not None:
+        text.truncate(width, overflow="ellipsis")
+    return text
+
+
+def _noise(function: Function, noisy: frozenset[Function]) -> str:
+    return "noise: differs between runs of one script" if function in noisy else ""
+
+
+WHATS = {CALL: "call", REPEAT: "repeat", ALIKE: "alike", PATH: "path", CUT: "cut"}
+
+
+def as_json(compared: Compared, *, most: int = MOST_LINES) -> str:
+    """The same for programs: `lines` in preorder, each with its `depth`."""
+    rows = compared.rows
+    shown = outline(rows, most=most)
+    difference = compared.difference
+    document = {
+        "schema": SCHEMA,
+        "reference": compared.reference.role,
+        "distance": {"cost": difference.cost, "lower": difference.lower, "exact": difference.exact},
+        "left_out": shown.hidden,
+        "lines": list(_documents(rows, shown)),
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def _documents(rows: Rows, shown: Outline) -> Iterator[dict[str, Any]]:
+    for line in shown.lines[1:]:
+        item: dict[str, Any] = {"what": WHATS[line.what], "depth": line.depth, "times": line.times}
+        if line.what == CALL:
+            item["sign"] = sign(int(rows.kind[line.row])).strip() or "="
+            item["function"] = rows.functions[rows.label[line.row]]._asdict()
+            item["note"] = told_of(rows, line.row)
+        else:
+            item["text"] = summary(rows, line)
+        yield {**item, "calls": {"buggy": line.calls[0], "reference": line.calls[1]}, "differences": line.edits}
