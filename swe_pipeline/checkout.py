@@ -11,7 +11,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -154,11 +154,11 @@ class LocalCheckout:
         try:
             yield
         except CheckoutError as error:
-            raise CheckoutError(f"{self.issue.id}: {error}") from error
+            raise type(error)(f"{self.issue.id}: {error}") from error
 
     def _identity(self) -> dict[str, object]:
         # Through JSON, so that tuples compare equal to the lists that are read back.
-        facts = json.loads(json.dumps(asdict(self.spec)))
+        facts = json.loads(json.dumps(self.spec.installation()))
         commit = self.issue.base_commit
         return {"format": FORMAT, "revision": revision(), "commit": commit, "tree": self.repository, "spec": facts}
 

@@ -78,6 +78,7 @@ class DockerCheckout:
         self._limits = limits or Limits()
         self._network = network
         self._engine = engine
+        self._own_engine: Any = None
         self._container: Any = None
         self._base = ""
 
@@ -86,8 +87,9 @@ class DockerCheckout:
         if self._container is not None:
             return False
         with _engine_errors(self.image):
-            engine = self._engine if self._engine is not None else _engine_of_environment()
-            self._engine = engine
+            if self._engine is None:
+                self._own_engine = _engine_of_environment()
+            engine = self._engine or self._own_engine
             self._container = engine.containers.run(
                 _present(engine, self.image),
                 ["sleep", "infinity"],
@@ -120,9 +122,14 @@ class DockerCheckout:
     def close(self) -> None:
         """Remove the container and all that ran in it."""
         container, self._container = self._container, None
-        if container is not None:
-            with _engine_errors(self.image):
-                container.remove(force=True)
+        engine, self._own_engine = self._own_engine, None
+        with _engine_errors(self.image):
+            try:
+                if container is not None:
+                    container.remove(force=True)
+            finally:
+                if engine is not None:
+                    engine.close()
 
     def __enter__(self) -> DockerCheckout:
         self.prepare()

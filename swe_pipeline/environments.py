@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 from xlocal.swe_pipeline.specs import Spec, revision
-from xlocal.tracer.errors import CheckoutError, UsageError
+from xlocal.tracer.errors import CheckoutError, MissingError, UsageError
 from xlocal.tracer.launch import Interpreter, check_interpreter
 
 # Builds need setuptools of 64 or newer, for PEP 660 and for versions as `4.0.dev-20210120`, at whatever date.
@@ -62,6 +62,8 @@ def install(spec: Spec, place: Place, *, moment: datetime) -> None:
             _overlay(python, spec, place, moment)
         elif spec.install == "develop":
             _develop(place)
+        elif spec.install == "path":
+            _on_path(spec, place)
         else:
             _editable(spec, place)
 
@@ -77,7 +79,7 @@ def find_interpreter(minor: str) -> Interpreter:
             found = check_interpreter(candidate)
             if "{}.{}".format(*found.version) == minor and found.implementation == "cpython":
                 return found
-    raise CheckoutError(f"no Python {minor} here; install one, for example with: uv python install {minor}")
+    raise MissingError(f"no Python {minor} here; install one, for example with: uv python install {minor}")
 
 
 def _candidates(minor: str) -> Iterator[str]:
@@ -103,7 +105,7 @@ def uv_command() -> tuple[str, ...]:
         return (sys.executable, "-m", "uv")
     if found := shutil.which("uv"):
         return (found,)
-    raise CheckoutError("environments are made by uv, which is not here; install it with: pip install uv")
+    raise MissingError("environments are made by uv, which is not here; install it with: pip install uv")
 
 
 def _environment() -> dict[str, str]:
@@ -274,7 +276,7 @@ def _overlay(python: Interpreter, spec: Spec, place: Place, moment: datetime) ->
     """
     release = spec.wheel(moment)
     if release is None:
-        raise CheckoutError(f"{spec.distribution}: an overlay needs the release whose compiled files fit (wheels)")
+        raise MissingError(f"{spec.distribution}: an overlay needs the release whose compiled files fit (wheels)")
     wheel = _unpacked(python, f"{spec.distribution}=={release}", place.cache)
     source = place.tree / spec.source
     for file in _installed_files(wheel):
@@ -286,7 +288,12 @@ def _overlay(python: Interpreter, spec: Spec, place: Place, moment: datetime) ->
     for information in wheel.glob("*.dist-info"):
         kept = shutil.ignore_patterns("RECORD", "direct_url.json", "REQUESTED")
         shutil.copytree(information, packages / information.name, ignore=kept, dirs_exist_ok=True)
-    (packages / "xlocal_work_tree.pth").write_text(f"{source.resolve()}\n", "utf-8")
+    _on_path(spec, place)
+
+
+def _on_path(spec: Spec, place: Place) -> None:
+    source = (place.tree / spec.source).resolve()
+    (site_packages(place.home) / "xlocal_work_tree.pth").write_text(f"{source}\n", "utf-8")
 
 
 def _is_compiled(file: str) -> bool:

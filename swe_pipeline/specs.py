@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.tracer.errors import UsageError
 
-Install = Literal["editable", "develop", "overlay"]
+Install = Literal["editable", "develop", "overlay", "path"]
 DEFAULT_PYTHON = "3.11"
 # A fix of a dependency that the project needs often appears within days of the report.
 _LATER = timedelta(days=30)
@@ -43,6 +43,11 @@ class Spec:
     test: tuple[str, ...] = ("python", "-m", "pytest", "-rA")
     env: tuple[tuple[str, str], ...] = ()
 
+    def installation(self) -> dict[str, Any]:
+        """What the installation depends on, as plain values: two specs that agree here need no new one."""
+        used_later = ("packages", "test", "env")
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in used_later}
+
     def wheel(self, moment: datetime) -> str | None:
         """The release whose compiled files fit a commit of that moment; None when this installs no wheel's files."""
         day = moment.date().isoformat()
@@ -56,8 +61,7 @@ def spec_of(issue: Issue) -> Spec:
     A repository that is not in the table gets the defaults: an editable install with its own dependencies, resolved as
     of a month after the report. Raises UsageError for a version that the table lacks and for bad `setup`.
     """
-    table = _table()["entries"]
-    known = table.get(issue.repository, {})
+    known = _table().entries.get(issue.repository, {})
     if known and issue.version not in known and not issue.setup:
         versions = ", ".join(known)
         raise UsageError(f"{issue.id}: version {issue.version!r} of {issue.repository} is unknown; known: {versions}")
@@ -69,16 +73,22 @@ def spec_of(issue: Issue) -> Spec:
 
 def revision() -> int:
     """The table's revision; environments of another one are not used again."""
-    return int(_table()["revision"])
+    return _table().revision
 
 
 def _month_after(created: datetime | None) -> str:
     return ((created or datetime.now(UTC)) + _LATER).date().isoformat()
 
 
+class _Table(NamedTuple):
+    """`entries`: repository -> version -> Spec."""
+
+    revision: int
+    entries: dict[str, dict[str, Spec]]
+
+
 @cache
-def _table() -> dict[str, Any]:
-    """`revision`, and `entries`: repository -> version -> Spec."""
+def _table() -> _Table:
     with Path(__file__).with_name("specs.toml").open("rb") as file:
         document = tomllib.load(file)
     entries: dict[str, dict[str, Spec]] = {}
@@ -90,13 +100,13 @@ def _table() -> dict[str, Any]:
                 versions = merged.pop("versions")
                 spec = Spec(**_checked(merged, f"specs.toml: {repository}"))
                 entries.setdefault(repository, {}).update(dict.fromkeys(versions, spec))
-    return {"revision": document["revision"], "entries": entries}
+    return _Table(int(document["revision"]), entries)
 
 
 def _checked(facts: Mapping[str, Any], where: str) -> dict[str, Any]:
     """The facts with tuples for lists, each of the type that its field has."""
     defaults = {item.name: getattr(Spec(), item.name) for item in fields(Spec)}
-    checked = {}
+    checked: dict[str, Any] = {}
     for key, value in facts.items():
         if key not in defaults:
             raise UsageError(f"{where}: unknown key {key!r}; known: {', '.join(defaults)}")
