@@ -134,6 +134,12 @@ def test_hostile_values_are_recorded_and_unharmed(probe: Probe, tmp_path: Path) 
         def take(x):
             return None
 
+        class Unordered(type):
+            def mro(cls):
+                take(cls)  # has no bases yet
+                return type.mro(cls)
+
+        Unordered("U", (), {})
         loop = [1]
         loop.append(loop)
         ring = Slots()
@@ -151,8 +157,9 @@ def test_hostile_values_are_recorded_and_unharmed(probe: Probe, tmp_path: Path) 
     """
     closeup = seen(probe, tmp_path, source, ["take"])
     given = [record.before["x"].preview for record in closeup.calls.values()]
-    assert len(given) == 20
-    assert given[:7] == [
+    assert len(given) == 21
+    assert given[0] == "class:U"
+    assert given[1:8] == [
         "<Hostile>", "class:M", "<Slots a=1>", "<Slots a=1 b=^0>", "<Lazy>", "ListOf[1]", "[1, ^0]",
     ]  # fmt: skip
     assert given[-1] == "set{1, 2, 3}"

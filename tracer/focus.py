@@ -5,6 +5,7 @@ records by sys.settrace, for the chosen functions only. Values are reduced to di
 the program: by exact types, instance dictionaries and slots, to a bounded depth, number of parts and length.
 """
 
+import os
 import re
 import sys
 import threading
@@ -17,6 +18,7 @@ MOST_ITEMS = 60  # items of one container
 MOST_ATTRIBUTES = 40  # of self, each numbered apart
 TEXT = 2000  # characters of a text that count, half from each end
 PREVIEW = 100
+TESTING = bool(os.environ.get("XLOCAL_TESTING"))
 ROWS = 500  # rows a record
 RESUMABLE = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
@@ -80,7 +82,7 @@ class Digester:
             self._walk_compound(value, kind, depth, parts, seen)
 
     def _walk_compound(self, value, kind, depth, parts, seen):
-        mro = type.__dict__["__mro__"].__get__(kind)
+        mro = bases(kind)
         if kind is _function or kind is _builtin or kind is _method or isinstance_of(mro, type):
             parts.append(_callable_text(value, kind, mro))
         elif isinstance_of(mro, tuple):
@@ -152,6 +154,11 @@ class Digester:
                 parts.append(" %s=" % (key,))
                 self._walk(item, depth + 1, parts, seen)
         parts.append(">")
+
+
+def bases(kind):
+    """The method resolution order without asking a metaclass; a class that is still being made has none yet."""
+    return type.__dict__["__mro__"].__get__(kind) or (object,)
 
 
 def isinstance_of(mro, base):
@@ -234,6 +241,7 @@ class FocusBackend:
 
     name = "focus"
     stopped = False
+    failed = False
 
     def __init__(self, recorder):
         self.recorder = recorder
@@ -288,8 +296,6 @@ class FocusBackend:
         return hook(frame, event, arg)
 
     def _choice(self, code):
-        import os
-
         found = self.chosen.get((os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name))
         if found is None:
             self.by_code[id(code)] = (None, code)
@@ -325,7 +331,8 @@ class FocusBackend:
         counts = {}  # function number -> calls begun in this thread
         running = {}  # id(frame) of a generator that is not finished -> its call
 
-        def hook(frame, event, arg):
+        def begin(frame):
+            """The trace function of a call that is to be seen, or None."""
             code = frame.f_code
             known = by_code.get(id(code))
             choice = known[0] if known is not None else choose(code)
@@ -342,7 +349,22 @@ class FocusBackend:
                     running[id(frame)] = call
             return call.trace
 
+        def hook(frame, event, arg):
+            try:
+                return begin(frame)
+            except Exception as error:  # noqa: BLE001 - nothing may be raised into the program
+                return self.fail(error)
+
         return hook
+
+    def fail(self, error):
+        """Say once that calls were not seen; in our own tests the error surfaces."""
+        if TESTING and not isinstance(error, RecursionError):
+            raise error
+        with self.lock:
+            if not self.failed:
+                self.failed = True
+                self.recorder.warn("focus-failed", "some calls could not be seen closely: %s" % type(error).__name__)
 
     def _row(self, row):
         with self.lock:
@@ -382,21 +404,24 @@ class _Call:
                 pairs.append(backend.digester.number(local[name]))
         if "self" in pairs[:1]:
             value = local["self"]
-            mro = type.__dict__["__mro__"].__get__(type(value))
+            mro = bases(type(value))
             for name, held in attributes(value, mro)[:MOST_ATTRIBUTES]:
                 pairs.append("self." + name)
                 pairs.append(backend.digester.number(held))
         return backend._entry(b"A", tuple(pairs))
 
     def _trace(self, frame, event, arg):
-        if event == "line":
-            line = frame.f_lineno
-            self.lines[line] = self.lines.get(line, 0) + 1
-            self.error = None
-        elif event == "exception":
-            self.error = arg[0]
-        elif event == "return":
-            self._leave(frame, arg)
+        try:
+            if event == "line":
+                line = frame.f_lineno
+                self.lines[line] = self.lines.get(line, 0) + 1
+                self.error = None
+            elif event == "exception":
+                self.error = arg[0]
+            elif event == "return":
+                self._leave(frame, arg)
+        except Exception as error:  # noqa: BLE001 - as in the hook
+            return self.backend.fail(error)
         return self.trace
 
     def _leave(self, frame, value):
