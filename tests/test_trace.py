@@ -40,9 +40,14 @@ def plain(kind: bytes, value: object, stream: int = 0) -> bytes:
     return record(kind, stream, json.dumps(value).encode())
 
 
+def code(number: int, name: str = "f", kind: str = "function") -> bytes:
+    return plain(b"P", [1, "m.py"]) + plain(b"F", [number, 1, number, name, kind])
+
+
 def chunk(number: int, words: list[int], stream: int = 0) -> bytes:
-    content = struct.pack(f"<{len(words)}I", *words)
-    return record(b"C", stream, struct.pack("<I", number) + zlib.compress(content))
+    short = max(words, default=0) < 65536
+    content = struct.pack(f"<{len(words)}{'H' if short else 'I'}", *words)
+    return record(b"S" if short else b"C", stream, struct.pack("<I", number) + zlib.compress(content))
 
 
 def write(file: Path, *records: bytes) -> Path:
@@ -59,7 +64,7 @@ FOOTER = plain(
 )
 
 
-@given(st.lists(st.lists(st.integers(1, 2**32 - 1), max_size=30), max_size=5))
+@given(st.lists(st.lists(st.integers(1, 2**16) | st.integers(1, 2**32 - 1), max_size=30), max_size=5))
 @settings(max_examples=50, deadline=None)
 def test_words_come_back(chunks: list[list[int]]) -> None:
     import tempfile
@@ -106,14 +111,7 @@ def test_cut_at_every_byte_it_is_read_or_refused(tmp_path: Path) -> None:
 def test_damaged_bytes_are_read_or_refused(data: st.DataObject) -> None:
     import tempfile
 
-    whole = bytearray(
-        MAGIC
-        + plain(b"H", HEADER)
-        + thread()
-        + plain(b"F", [1, "m.py", 1, "f", "function"])
-        + chunk(1, [8, 9])
-        + FOOTER
-    )
+    whole = bytearray(MAGIC + plain(b"H", HEADER) + thread() + code(1) + chunk(1, [8, 9]) + FOOTER)
     at = data.draw(st.integers(0, len(whole) - 1))
     whole[at] = data.draw(st.integers(0, 255))
     with tempfile.TemporaryDirectory() as folder:
@@ -155,7 +153,7 @@ def test_a_buffer_that_was_written_already_is_not_read_twice(tmp_path: Path) -> 
 
 
 def _tree(tmp_path: Path, words: list[int], kinds: tuple[str, ...] = ("function",) * 4) -> str:
-    codes = [plain(b"F", [number, "m.py", number, f"f{number}", kind]) for number, kind in enumerate(kinds, 1)]
+    codes = [code(number, f"f{number}", kind) for number, kind in enumerate(kinds, 1)]
     file = write(tmp_path / "main.xtrace", plain(b"H", HEADER), thread(), *codes, chunk(1, words), FOOTER)
     tree = fold(decode([Trace.load(file)]), lambda code: Function("m.py", code.name))
     return tree.outline()
@@ -178,13 +176,13 @@ def test_processes_come_in_the_order_of_their_starts(tmp_path: Path) -> None:
         tmp_path / "main.xtrace",
         plain(b"H", HEADER),
         thread(),
-        plain(b"F", [1, "m.py", 1, "f", "function"]),
+        code(1),
         chunk(1, [8]),
     )
     for pid, order, started in ((20, 2, 1.0), (30, 1, 2.0)):
         header = {**HEADER, "pid": pid, "parent": [7, 0, 1], "order": order, "started": started}
-        code = plain(b"F", [1, "m.py", 1, f"p{pid}", "function"])
-        write(tmp_path / f"child-{pid}.xtrace", plain(b"H", header), thread(), code, chunk(1, [8]), FOOTER)
+        named = code(1, f"p{pid}")
+        write(tmp_path / f"child-{pid}.xtrace", plain(b"H", header), thread(), named, chunk(1, [8]), FOOTER)
     tree = fold(decode(load_all(tmp_path)), lambda code: Function("m.py", code.name))
     assert tree.outline() == "f\n  p30\n  p20"
     assert tree.thread.tolist() == [0, 0, 1, 2]
@@ -192,7 +190,7 @@ def test_processes_come_in_the_order_of_their_starts(tmp_path: Path) -> None:
 
 def test_huge_recursion_is_no_trouble(tmp_path: Path) -> None:
     words = [8] * 300_000
-    codes = plain(b"F", [1, "m.py", 1, "f", "function"])
+    codes = code(1)
     file = write(tmp_path / "main.xtrace", plain(b"H", HEADER), thread(), codes, chunk(1, words), FOOTER)
     raw = decode([Trace.load(file)])
     assert np.array_equal(raw.parent[1:], np.arange(300_000))

@@ -42,6 +42,8 @@ def dumps(value):
     if isinstance(value, (int, float)):
         return repr(value)
     if isinstance(value, str):
+        if value.isprintable() and '"' not in value and "\\" not in value and len(value) == len(value.encode()):
+            return '"' + value + '"'
         return '"' + "".join(map(_escaped, value)) + '"'
     if isinstance(value, dict):
         return "{" + ",".join(dumps(key) + ":" + dumps(item) for key, item in value.items()) + "}"
@@ -123,7 +125,8 @@ class Stream:
         self.number = number
         self.ident = _thread.get_ident()
         self.tail = "%s.%d" % (recorder.writer.path, number)
-        self.words = memoryview(self._buffer((SMALL_CHUNK if small else CHUNK) * 4)).cast("I")
+        buffer = memoryview(self._buffer((SMALL_CHUNK if small else CHUNK) * 4))
+        self.words, self.halves = buffer.cast("I"), buffer.cast("H")
         self.chunk = self.words[0] = 1
         self.flushed = 0  # words in the chunks written so far
         self.limit = len(self.words) * 7 // 8  # where it is flushed; the rest is for when that fails
@@ -154,8 +157,10 @@ class Stream:
         At the recursion limit nothing is written and the buffer grows on; the next word tries again.
         """
         try:
-            payload = zlib.compress(bytes(self.words[1:end]), 1)
-            self.recorder.writer.write(b"C", self.number, struct.pack("<I", self.chunk) + payload)
+            kind, words = b"C", self.words[1:end].tobytes()
+            if not self.halves[3 : 2 * end : 2].tobytes().strip(b"\0"):  # little-endian: the upper halves
+                kind, words = b"S", self.halves[2 : 2 * end : 2].tobytes()
+            self.recorder.writer.write(kind, self.number, struct.pack("<I", self.chunk) + zlib.compress(words, 3))
         except RecursionError:
             return min(end, len(self.words) - 2)
         self.chunk += 1
@@ -173,7 +178,7 @@ class Stream:
         if self.words is not None and self.position is not None:
             self.flush(self.position())
             self.drop_tail()
-            self.words = None
+            self.words = self.halves = None
             if self.close is not None:
                 self.close()
             self.position = self.rebind = self.write_pair = self.close = None  # they hold the buffer
@@ -201,6 +206,7 @@ class Recorder:
         self.by_ident = {}  # the stream of each thread that may be running
         self.outside = {}
         self.inside_file = {}
+        self.paths = {}  # filename -> number of its path
         self.thread_starts = {}  # id(thread) whose first event is still to come -> (where it was started, its order)
         self.started = 0  # threads and processes started from here so far
         self.main_code = None
@@ -288,10 +294,17 @@ class Recorder:
             kind = "generator"
         elif not code.co_flags & CO_OPTIMIZED and kind == "function":
             kind = "class"
-        path = os.path.abspath(filename)
+        path = self.path_number(filename)
         self.writer.write_json(b"F", 0, [self.recorded, path, code.co_firstlineno, name, kind])
         token = self.recorded << 3
         return -token if resumable else token
+
+    def path_number(self, filename):
+        number = self.paths.get(filename)
+        if number is None:
+            number = self.paths[filename] = len(self.paths) + 1
+            self.writer.write_json(b"P", 0, [number, os.path.abspath(filename)])
+        return number
 
     def is_inside(self, filename):
         inside = self.inside_file.get(filename)
@@ -365,7 +378,7 @@ class Recorder:
         streams, self.streams, self.by_ident = self.streams, [], {}
         os.close(self.writer.descriptor)
         self.lock = _thread.allocate_lock()
-        self.started = 0
+        self.started, self.paths = 0, {}
         self.open("child-%d" % os.getpid(), origin)
         for code in self.codes:
             self._write_again(code)
@@ -388,7 +401,7 @@ class Recorder:
             kind = "import"
         elif token > 0 and not code.co_flags & CO_OPTIMIZED:
             kind = "class"
-        row = [abs(token) >> 3, os.path.abspath(code.co_filename), code.co_firstlineno, code.co_name, kind]
+        row = [abs(token) >> 3, self.path_number(code.co_filename), code.co_firstlineno, code.co_name, kind]
         self.writer.write_json(b"F", 0, row)
 
 

@@ -123,6 +123,7 @@ class _Reader:
         self.path = path
         self.header: dict[str, Any] = {}
         self.footer: dict[str, Any] | None = None
+        self.paths: dict[int, str] = {}
         self.codes: dict[int, Code] = {}
         self.exceptions: dict[int, str] = {1: "?"}
         self.threads: dict[int, dict[str, Any]] = {}
@@ -159,13 +160,16 @@ class _Reader:
         self.damaged |= at != len(content)
 
     def _take(self, kind: bytes, stream: int, payload: bytes) -> None:
-        if kind == b"C":
+        if kind in (b"C", b"S"):
             self.last_chunk[stream] = struct.unpack_from("<I", payload)[0]
-            self.chunks.setdefault(stream, []).append(np.frombuffer(zlib.decompress(payload[4:]), "<u4"))
+            words = np.frombuffer(zlib.decompress(payload[4:]), "<u4" if kind == b"C" else "<u2")
+            self.chunks.setdefault(stream, []).append(words.astype(np.uint32))
             return
         value = json.loads(payload)
         if kind == b"F":
-            self.codes[value[0]] = Code(*value[1:])
+            self.codes[value[0]] = Code(self.paths[value[1]], *value[2:])
+        elif kind == b"P":
+            self.paths[value[0]] = value[1]
         elif kind == b"X":
             self.exceptions[value[0]] = value[1]
         elif kind == b"T":
