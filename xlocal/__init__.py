@@ -1,11 +1,9 @@
 """xlocal finds the function to blame: it compares a failing and a working run and ranks the functions.
 
-    from pathlib import Path
     import xlocal
 
-    question = xlocal.Question(buggy="fails.py", references=("works.py",))
-    found = xlocal.investigate(question, session=Path(".xlocal/latest"))
-    for ranked in found.suspects:
+    found = xlocal.localize("fails.py", "works.py", issue="What goes wrong, in words.")
+    for ranked in found:
         print(ranked.rank, ranked.suspect.function)
 
 Names load their modules on first use, so that importing xlocal is quick.
@@ -17,6 +15,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from xlocal.api import Found as Found
+    from xlocal.api import Traced as Traced
+    from xlocal.api import localize as localize
+    from xlocal.api import trace as trace
+    from xlocal.notebook import load_ipython_extension as load_ipython_extension
     from xlocal.question import Question as Question
     from xlocal.question import investigate as investigate
     from xlocal.question import read_issue as read_issue
@@ -47,6 +50,12 @@ if TYPE_CHECKING:
     from xlocal.tracer.scope import find_scope as find_scope
 
 _HOMES = {
+    # for programs and notebooks
+    "localize": "api",
+    "trace": "api",
+    "Found": "api",
+    "Traced": "api",
+    "load_ipython_extension": "notebook",
     # the whole job
     "Question": "question",
     "investigate": "question",

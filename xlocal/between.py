@@ -226,8 +226,14 @@ class _Lines:
         old, new = (path.read_bytes().split(b"\n") for path in (Path(filename), other))
         if old == new:
             return None
-        blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_matching_blocks()
-        return {block.a + at + 1: block.b + at + 1 for block in blocks for at in range(block.size)}
+        # Edited lines count as the same as long as there are as many of them.
+        blocks = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+        return {
+            start + at + 1: there + at + 1
+            for _, start, end, there, until in blocks
+            if end - start == until - there
+            for at in range(end - start)
+        }
 
 
 def mark_changed(comparison: Comparison, here: Scope, there: Scope, bad: Revision, good: Revision) -> Comparison:
