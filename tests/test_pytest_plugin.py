@@ -55,7 +55,7 @@ def a_project(folder: Path, *, tests: str = TESTS, ini: str = "") -> Path:
 def run_pytest(folder: Path, *arguments: str, plugins: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
     """Pytest with our plugin; with `plugins` all others that are installed too."""
     chosen = {} if plugins else {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    extra = () if plugins else ("-p", "xlocal.pytest_plugin")
+    extra = () if plugins else ("-p", "xlocal")
     environment = {**os.environ, **chosen, **env}
     environment.pop("PYTEST_ADDOPTS", None)
     program = [sys.executable, "-m", "pytest", *extra, *arguments]
@@ -189,7 +189,7 @@ def test_minutes_come_back(number):
 def test_it_works_with_xdist_coverage_and_hypothesis_at_once(tmp_path, spectrum):
     """Coverage goes on to measure the run, and follows none of the processes that xlocal starts."""
     folder = a_project(tmp_path, tests=BUSY_TESTS, ini="filterwarnings = error\n")
-    options = ("-p", "xlocal.pytest_plugin", "-n", "2", "--cov=timesheet", "--cov-report=json")
+    options = ("-n", "2", "--cov=timesheet", "--cov-report=json")
     result = run_pytest(folder, *options, "--xlocal", *spectrum, "tests", plugins=True)
     assert "1 failed, 4 passed" in result.stdout, result.stdout + result.stderr
     assert re.search(r"^ [1-5]\. from_days  timesheet/entry", result.stdout, re.MULTILINE), result.stdout

@@ -20,6 +20,12 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from xlocal.agent_commands import COMMANDS as AGENT_COMMANDS
+from xlocal.agent_commands import SWE_COMMANDS as AGENT_SWE_COMMANDS
+from xlocal.integration_commands import COMMANDS as INTEGRATION_COMMANDS
+from xlocal.report_commands import COMMANDS as REPORT_COMMANDS
+from xlocal.report_commands import FORMATS as REPORT_FORMATS
+from xlocal.report_commands import render
 from xlocal.settings import BACKENDS, RANKERS, Settings, load_settings
 from xlocal.swe_commands import swe
 from xlocal.swe_grading_commands import COMMANDS as GRADING_COMMANDS
@@ -28,7 +34,7 @@ from xlocal.tracer.errors import XlocalError
 if TYPE_CHECKING:
     from xlocal.ranking.localize import Localization
 
-FORMATS = ("text", "json", "markdown")
+FORMATS = ("text", "json", "markdown", *REPORT_FORMATS)
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 
@@ -143,6 +149,7 @@ def _log_to_stderr() -> None:
 
 def _output_options(command: _Command) -> _Command:
     for option in (
+        click.option("-q", "--quiet", is_flag=True, help="The result alone: no progress, and not what to type next."),
         click.option("--json", "output", flag_value="json", help="Short for --format json."),
         click.option("--format", "output", type=click.Choice(FORMATS), default="text", show_default=True),
         click.option("--top", type=click.IntRange(min=1), help="How many suspects to print.  [default: 20]"),
@@ -161,7 +168,13 @@ _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the
 
 @cli.command(cls=_ScriptsCommand)
 @click.argument("buggy")
-@click.argument("references", metavar="REFERENCE...", nargs=-1, required=True)
+@click.argument("references", metavar="REFERENCE...", nargs=-1)
+@click.option(
+    "--between",
+    nargs=2,
+    metavar="GOOD BAD",
+    help="Run BUGGY at two revisions of its git repository instead of naming references.",
+)
 @click.option(
     "--scope",
     multiple=True,
@@ -209,16 +222,28 @@ _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the
 @_ISSUE
 @_output_options
 def trace(
-    buggy: str, references: tuple[str, ...], issue: str | None, output: str, no_values: bool, **given: Any
+    *,
+    buggy: str,
+    references: tuple[str, ...],
+    between: tuple[str, str] | None,
+    issue: str | None,
+    output: str,
+    quiet: bool,
+    no_values: bool,
+    **given: Any,
 ) -> None:
     """Record the scripts, compare them and print the suspects.
 
     BUGGY shows the bug, each REFERENCE does not and is best as similar as possible. Each is a script or a quoted
     command: 'script.py --flag', '-m pkg.tool x', 'pytest tests/test_a.py::test_b'. The results stay in the session
     folder for `xlocal rank`.
+
+    With --between, the reference is the same script with the project as it was at GOOD.
     """
     from xlocal.question import Question, investigate, read_issue, with_warnings
 
+    if bool(references) == bool(between):
+        raise click.UsageError("Give either at least one REFERENCE or --between GOOD BAD.")
     settings = _settings(given)
     text, doubts = read_issue(issue) if issue else (None, ())
     question = Question(
@@ -235,12 +260,21 @@ def trace(
         values=not no_values,
         issue=text,
     )
-    with _progress() as progress:
-        found = investigate(
-            question, session=settings.session, ranker=settings.ranker, model=settings.model, progress=progress
-        )
-    next_steps = _after_trace(settings.session, text)
-    _finish(with_warnings(found, doubts), output, top=settings.top, next_steps=next_steps)
+    with _progress(quiet=quiet) as progress:
+        how: dict[str, Any] = {
+            "session": settings.session,
+            "ranker": settings.ranker,
+            "model": settings.model,
+            "progress": progress,
+        }
+        if between:
+            from xlocal.between import investigate_between
+
+            found = investigate_between(question, *between, **how)
+        else:
+            found = investigate(question, **how)
+    next_steps = () if quiet else _after_trace(settings.session, text)
+    _finish(with_warnings(found, doubts), output, settings, quiet=quiet, next_steps=next_steps)
 
 
 @cli.command()
@@ -253,7 +287,7 @@ def trace(
 @_SESSION
 @_ISSUE
 @_output_options
-def rank(issue: str | None, output: str, **given: Any) -> None:
+def rank(issue: str | None, output: str, quiet: bool, **given: Any) -> None:
     """Rank the suspects of a session again; runs nothing.
 
     Without --issue the text given to `xlocal trace` is used, when there was one.
@@ -262,10 +296,10 @@ def rank(issue: str | None, output: str, **given: Any) -> None:
 
     settings = _settings(given)
     text, doubts = read_issue(issue) if issue else (None, ())
-    with _progress() as progress:
+    with _progress(quiet=quiet) as progress:
         progress("ranking")
         found = rerank(settings.session, issue=text, ranker=settings.ranker, model=settings.model)
-    _finish(with_warnings(found, doubts), output, top=settings.top)
+    _finish(with_warnings(found, doubts), output, settings, quiet=quiet)
 
 
 @cli.command()
@@ -329,6 +363,10 @@ def doctor(as_json: bool) -> None:
 cli.add_command(swe)
 for _command in GRADING_COMMANDS:
     swe.add_command(_command)
+for _command in (*REPORT_COMMANDS, *AGENT_COMMANDS, *INTEGRATION_COMMANDS):
+    cli.add_command(_command)
+for _command in AGENT_SWE_COMMANDS:
+    swe.add_command(_command)
 
 
 def _settings(given: dict[str, Any]) -> Settings:
@@ -340,16 +378,24 @@ def _settings(given: dict[str, Any]) -> Settings:
     return dataclasses.replace(settings, **chosen)
 
 
-def _finish(found: Localization, output: str, *, top: int, next_steps: tuple[str, ...] = ()) -> None:
+def _finish(
+    found: Localization, output: str, settings: Settings, *, quiet: bool, next_steps: tuple[str, ...] = ()
+) -> None:
     """Print the result in the wanted format and exit with its code."""
     from xlocal import report
 
     if output == "json":
-        _write(report.as_json(found, top=top))
+        _write(report.as_json(found, top=settings.top))
     elif output == "markdown":
-        _write(report.as_markdown(found, top=top))
+        _write(report.as_markdown(found, top=settings.top))
+    elif output in REPORT_FORMATS:
+        with _progress(quiet=quiet) as progress:
+            text = render(
+                found, output, session=settings.session, top=settings.top, budget=settings.budget, progress=progress
+            )
+        _write(text)
     else:
-        report.print_text(found, _stdout(), top=top, next_steps=next_steps)
+        report.print_text(found, _stdout(), top=settings.top, next_steps=next_steps)
     _exit(found)
 
 
@@ -385,12 +431,12 @@ def _stdout() -> Any:
 
 
 @contextlib.contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """One live line on stderr; nothing when stderr is not a terminal."""
+def _progress(*, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """One live line on stderr; nothing when stderr is not a terminal, or when `quiet`."""
     from rich.console import Console
 
     console = Console(stderr=True, highlight=False, markup=False)
-    if not console.is_terminal:
+    if quiet or not console.is_terminal:
         yield logging.getLogger(__name__).debug
         return
     with console.status("starting") as status:
