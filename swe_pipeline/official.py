@@ -63,10 +63,11 @@ def official() -> Official:
         found: Mapping[str, str], fail_to_pass: Sequence[str], pass_to_pass: Sequence[str]
     ) -> dict[str, dict[str, list[str]]]:
         wanted = {"FAIL_TO_PASS": list(fail_to_pass), "PASS_TO_PASS": list(pass_to_pass)}
-        return grading.get_eval_tests_report(dict(found), wanted)
+        made: dict[str, dict[str, list[str]]] = grading.get_eval_tests_report(dict(found), wanted)
+        return made
 
     def resolved(tests: Mapping[str, Any]) -> bool:
-        return grading.get_resolution_status(tests) == grading.ResolvedStatus.FULL.value
+        return bool(grading.get_resolution_status(tests) == grading.ResolvedStatus.FULL.value)
 
     return Official(version("swebench"), statuses, directives, report, resolved)
 

@@ -6,7 +6,7 @@ Nothing of what grades an issue is used: neither its test patch nor the names of
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -43,7 +43,7 @@ def choose_tests(checkout: Checkout, functions: Iterable[Function], *, limit: in
     """
     wanted = sorted(set(functions))
     tests = [path for path in _files(checkout) if is_test_file(path)]
-    scores: Counter[str] = Counter()
+    scores: defaultdict[str, float] = defaultdict(float)
     for module in sorted({function.path for function in wanted}):
         for test in tests:
             scores[test] += _kinship(test, module)

@@ -91,6 +91,23 @@ def touched(patch: str, read: ReadFile) -> Touched:
     return Touched(changed, _names(existing), _names(new), _names(enclosing), definitions, *_counts(patch))
 
 
+def patched(patch: str, read: ReadFile) -> dict[str, bytes | None]:
+    """The files that a patch names as they are after it, by path; None for a file that is gone.
+
+    Raises PatchError as `touched` does.
+    """
+    check_paths(patch)
+    paths = touched_paths(patch)
+    with tempfile.TemporaryDirectory(prefix="xlocal-") as scratch:
+        folder = Path(scratch) / "after"
+        folder.mkdir()
+        for path in paths:
+            _write(folder / path, read(path))
+        if paths:
+            apply_to_folder(patch, folder)
+        return {path: _content(folder / path) for path in paths}
+
+
 def apply_to_folder(patch: str, folder: Path) -> None:
     """Apply a patch to files in a folder that is no repository: by git, else by patch, as the benchmark does.
 
