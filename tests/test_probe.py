@@ -94,6 +94,34 @@ class TestTree:
         seen = self.tree_of(probe, tmp_path, source).replace(" !GeneratorExit", "").replace(" !?", "")
         assert seen == "main\n  gen\n    cleanup\n  later"
 
+    def test_an_exception_that_c_code_catches(self, probe: Probe, tmp_path: Path) -> None:
+        source = """
+            class A:
+                def __getattr__(self, name): raise AttributeError
+            def main(): return hasattr(A(), "x"), getattr(A(), "y", None)
+            main()
+        """
+        kind = "?" if probe.uses_setprofile else "AttributeError"
+        expected = f"class A\nmain\n  __getattr__ !{kind}\n  __getattr__ !{kind}"
+        assert self.tree_of(probe, tmp_path, source) == expected
+
+    def test_a_thread_without_the_threading_module(self, probe: Probe, tmp_path: Path) -> None:
+        source = """
+            import _thread
+            def leaf(): pass
+            def work(lock):
+                leaf()
+                lock.release()
+            def main():
+                lock = _thread.allocate_lock()
+                lock.acquire()
+                _thread.start_new_thread(work, (lock,))
+                lock.acquire()
+            main()
+        """
+        unseen = probe.uses_setprofile
+        assert self.tree_of(probe, tmp_path, source) == ("main" if unseen else "main\nwork\n  leaf")
+
     def test_code_outside_the_scope_is_left_out(self, probe: Probe, tmp_path: Path) -> None:
         source = """
             import json

@@ -2,8 +2,9 @@
 
 Usage: PYTHON probe.py CONFIG.json. This file is executed by path in the target's interpreter, so it is one file,
 uses the standard library alone, and keeps to the syntax of Python 3.6. It never raises into the program, calls
-none of its code and keeps none of its objects alive except code objects. docs/trace_format.md describes what it
-writes; docs/how_it_works.md says why it works as it does.
+none of its code and keeps none of its objects alive except code objects and exception types. docs/trace_format.md
+describes what it writes; docs/how_it_works.md says why it works as it does. It is long because it is one file: what
+the hooks share, the two hooks in Python, their twins in C (probe.c), and the running of the command.
 """
 
 import os
