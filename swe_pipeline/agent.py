@@ -260,8 +260,8 @@ class _Conversation:
         self._task = task
         self._turn = 0
         self._unanswered = 0  # calls of the last answer that no tool has taken yet
-        self._compacted = 0
-        self._sent: tuple[int, int, int] | None = None  # compacted up to, bytes sent, tokens they were and gave
+        self._compacted = context.Cut()
+        self._sent: tuple[context.Cut, int, int] | None = None  # how it was cut, bytes sent, tokens they were
         self._calls: list[str] = []
 
     def metered(self, model: Model) -> Model:

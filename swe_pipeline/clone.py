@@ -86,7 +86,9 @@ def _fetch(issue: Issue, tree: Path, source: str, commit: str) -> None:
     done = _git([*fetch, source, commit])
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
-        raise CheckoutError(f"{source}: commit {commit} cannot be fetched: {said[-1]}")
+        # The first complaint is the cause, such as an object that an incomplete mirror lacks.
+        cause = next((line for line in said if "fatal: " in line or "error: " in line), said[-1]).strip()
+        raise CheckoutError(f"{source}: commit {commit} cannot be fetched: {cause}")
 
 
 def _tag(tree: Path, source: str) -> None:
@@ -125,16 +127,17 @@ def _git(
     ours = {name: value for name, value in os.environ.items() if name not in left_out}
     ours.update(GIT_TERMINAL_PROMPT="0", GIT_CONFIG_GLOBAL=os.devnull, GIT_CONFIG_NOSYSTEM="1", LC_ALL="C.UTF-8")
     try:
-        return subprocess.run(
+        done = subprocess.run(
             ["git", "-c", "core.hooksPath=/dev/null", "-c", "core.autocrlf=false", *arguments],
             env={**ours, **(env or {})},
-            input=stdin if stdin is not None else "",
+            input=(stdin or "").encode("utf-8", "surrogateescape"),
             capture_output=True,
-            encoding="utf-8",
-            errors="surrogateescape",
             timeout=_SECONDS,
             check=False,
         )
+        # Decoded here: text mode would turn the line ends of a diff's files into our own.
+        said, complained = (text.decode("utf-8", "surrogateescape") for text in (done.stdout, done.stderr))
+        return subprocess.CompletedProcess(done.args, done.returncode, said, complained)
     except FileNotFoundError:
         raise MissingError("repositories are fetched by git, which is not here; install it") from None
     except subprocess.TimeoutExpired:

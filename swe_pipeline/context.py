@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from xlocal.swe_pipeline.limits import MOST_OUTPUT
 from xlocal.tracer.errors import AgentError
@@ -81,25 +81,42 @@ def _round_up(tokens: int) -> int:
     return -(-tokens // 1024) * 1024
 
 
+class Cut(NamedTuple):
+    """How a conversation was made shorter: before `short` long texts are cut, before `start` messages are gone."""
+
+    short: int = 0
+    start: int = 1
+
+
 def compact(
-    messages: Sequence[ModelMessage], *, window: int, fixed: int, already: int
-) -> tuple[list[ModelMessage], int]:
-    """The messages to send, and up to which one they were shortened.
+    messages: Sequence[ModelMessage], *, window: int, fixed: int, already: Cut
+) -> tuple[list[ModelMessage], Cut]:
+    """The messages to send, and how they were made shorter.
 
     `fixed` is the size in bytes of instructions and tools. The first message, with the ranked list and the tests, and
     the newest ones always stay whole. Shortening goes on from `already` and in big steps, so that the text before stays
     the same from call to call and a provider's cache of it stays good.
     """
-    sent = _shortened(messages, already)
-    if tokens_of(request_bytes(sent) + fixed) <= FULL * room(window):
+    most = room(window)
+
+    def share(sent: Sequence[ModelMessage]) -> float:
+        return tokens_of(request_bytes(sent) + fixed) / most
+
+    sent = _apply(messages, already)
+    if share(sent) <= FULL:
         return sent, already
     last = max(1, len(messages) - _RECENT)
-    for upto in range(max(already, 1) + 1, last + 1):
-        sent = _shortened(messages, upto)
-        if tokens_of(request_bytes(sent) + fixed) <= AFTERWARDS * room(window):
-            return sent, upto
-    sent = _without_old_turns(messages, last, window=window, fixed=fixed)
-    return sent, last
+    answers = [number for number in range(already.start + 1, len(messages)) if messages[number].kind == "response"]
+    cuts = [Cut(upto, already.start) for upto in range(already.short + 1, last + 1)]
+    cuts += [Cut(last, start) for start in answers]
+    cut = next((cut for cut in cuts if share(_apply(messages, cut)) <= AFTERWARDS), cuts[-1] if cuts else already)
+    return _apply(messages, cut), cut
+
+
+def _apply(messages: Sequence[ModelMessage], cut: Cut) -> list[ModelMessage]:
+    short = _shortened(messages, cut.short)
+    gone = sum(message.kind == "response" for message in short[1 : cut.start])
+    return [_with_note(short[0], gone), *short[cut.start :]]
 
 
 def _shortened(messages: Sequence[ModelMessage], upto: int) -> list[ModelMessage]:
@@ -130,22 +147,6 @@ def _cut_text(value: Any) -> Any:
     if isinstance(value, str) and len(value) > 2 * _STUB:
         return value[:_STUB] + f" [... {len(value) - _STUB} characters left out]"
     return value
-
-
-def _without_old_turns(messages: Sequence[ModelMessage], last: int, *, window: int, fixed: int) -> list[ModelMessage]:
-    """The first message, a line that tells how many turns are gone, and as many of the newest as fit."""
-    short = _shortened(messages, last)
-    starts = [number for number in range(1, len(short)) if short[number].kind == "response"]
-    for start in starts:
-        gone = sum(message.kind == "response" for message in short[1:start])
-        sent = [_with_note(short[0], gone), *short[start:]]
-        if tokens_of(request_bytes(sent) + fixed) <= AFTERWARDS * room(window):
-            return sent
-    if starts:
-        start = starts[-1]
-        gone = sum(message.kind == "response" for message in short[1:start])
-        return [_with_note(short[0], gone), *short[start:]]
-    return list(short)
 
 
 def _with_note(first: ModelMessage, gone: int) -> ModelMessage:

@@ -56,8 +56,11 @@ class Mirrored:
         made = self.inner.prepare()
         if not (self.tree / ".git").is_dir():
             clone(self.issue, self.tree, mirrors=self._mirrors)
-            (self.tree / ".git" / "info" / "exclude").open("a", encoding="utf-8").write(f"/{_SCRATCH}/\n")
+            with (self.tree / ".git" / "info" / "exclude").open("a", encoding="utf-8") as file:
+                file.write(f"/{_SCRATCH}/\n")
             made = True
+        # Over there, too, scripts are no part of what changed.
+        self._there(f"mkdir -p .git/info && echo /{_SCRATCH}/ >> .git/info/exclude")
         return made
 
     def run(

@@ -116,6 +116,7 @@ class Sandboxed:
         yield from ("--ro-bind", str(self.tree / ".git"), f"{self.repository}/.git")
         for path in inside:
             yield from ("--ro-bind", str(path), str(path))
+        yield from ("--remount-ro", "/")
         for name, value in self._variables(env).items():
             yield from ("--setenv", name, value)
         yield from ("--chdir", cwd or self.repository)

@@ -151,7 +151,8 @@ class Trajectory:
             self._live = not self._waiting
             self._last_state = next((step.state for step in reversed(recorded) if step.state), None)
         else:
-            self._live = not self._waiting
+            # A new record, also of a replay: its tools work from the start.
+            self._live = True
             self._last_state = None
             self._write({"format": FORMAT, "version": VERSION, **header}, mode="w")
 
@@ -211,7 +212,9 @@ class Trajectory:
                 f"{_brief(asked)} is asked for: the record belongs to other settings, another issue or another version"
             )
         self._position += 1
-        if self.on_served is not None:
+        if self._serve != EFFECTS:
+            self._append(kind, request, step.result, Effect(), 0.0)
+        elif self.on_served is not None:
             self.on_served(step)
         return step
 
