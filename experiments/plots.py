@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Mapping, Sequence
-from html import escape
 from itertools import combinations
 
 # Told apart by most colour-blind readers (Okabe and Ito).
@@ -17,11 +17,11 @@ def bars(title: str, groups: Sequence[str], series: Mapping[str, Sequence[float]
     """Bars in groups, one in each group for each of the series, whose values follow the groups; zero at the bottom."""
     names = list(series)
     highest = max((value for values in series.values() for value in values), default=0.0) or 1.0
-    step = _BAR * len(names) + 24
+    step = max(_BAR * len(names) + 24, 7 * max(map(len, groups), default=0) + 8)
     width = max(_LEFT + step * len(groups) + 20, 60 + 130 * len(names))
     parts = [_text(width / 2, 18, title, size=14, anchor="middle"), *_axis(width, highest, unit)]
     for place, group in enumerate(groups):
-        left = _LEFT + place * step + 12
+        left = _LEFT + place * step + (step - _BAR * len(names)) / 2
         parts.append(_text(left + _BAR * len(names) / 2, _TOP + _HEIGHT + 16, group, anchor="middle"))
         for number, name in enumerate(names):
             value = series[name][place]
@@ -94,12 +94,17 @@ def _legend(names: Sequence[str]) -> list[str]:
 def _bar(x: float, y: float, height: float, colour: str, tip: str) -> str:
     return (
         f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BAR - 2}" height="{height:.1f}" fill="{colour}">'
-        f"<title>{escape(tip)}</title></rect>"
+        f"<title>{_escape(tip)}</title></rect>"
     )
 
 
+def _escape(text: str) -> str:
+    """Text for XML, which has no place for control characters."""
+    return html.escape("".join(letter if letter.isprintable() else "?" for letter in text))
+
+
 def _text(x: float, y: float, text: str, *, size: int = 11, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{escape(text)}</text>'
+    return f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}">{_escape(text)}</text>'
 
 
 def _svg(width: float, height: float, parts: Sequence[str]) -> str:
