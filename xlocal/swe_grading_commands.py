@@ -270,7 +270,7 @@ def _print_report(file: Path, as_json: bool) -> None:
     click.echo(f"  {'of':12} {document['total_instances']:>4}")
     for name, rate in (own or {}).get("rates", {}).items():
         percent = f"({100 * rate['resolved'] / rate['n']:.1f} %)" if rate["n"] else ""
-        click.echo(f"  {_RATES[name]:58} {rate['resolved']:>4} of {rate['n']:>4} {percent}")
+        click.echo(f"  {_RATES[name]:62} {rate['resolved']:>4} of {rate['n']:>4} {percent}")
 
 
 _RATES = {
