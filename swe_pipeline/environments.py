@@ -289,6 +289,10 @@ def _overlay(python: Interpreter, spec: Spec, place: Place, moment: datetime) ->
         kept = shutil.ignore_patterns("RECORD", "direct_url.json", "REQUESTED")
         shutil.copytree(information, packages / information.name, ignore=kept, dirs_exist_ok=True)
     _on_path(spec, place)
+    for module in spec.check:
+        what = f"the compiled files of {spec.distribution} {release} do not fit this commit"
+        # The folder is not the work tree, from which anything could be imported.
+        _run([str(place.python), "-W", "ignore", "-c", f"import {module}"], what, cwd=place.home)
 
 
 def _on_path(spec: Spec, place: Place) -> None:

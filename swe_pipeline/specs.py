@@ -40,12 +40,13 @@ class Spec:
     source: str = "."
     wheels: tuple[tuple[str, str], ...] = ()
     generated: tuple[str, ...] = ()
+    check: tuple[str, ...] = ()
     test: tuple[str, ...] = ("python", "-m", "pytest", "-rA")
     env: tuple[tuple[str, str], ...] = ()
 
     def installation(self) -> dict[str, Any]:
         """What the installation depends on, as plain values: two specs that agree here need no new one."""
-        used_later = ("packages", "test", "env")
+        used_later = ("packages", "check", "test", "env")
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in used_later}
 
     def wheel(self, moment: datetime) -> str | None:

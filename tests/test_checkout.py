@@ -453,6 +453,14 @@ def test_an_overlay_takes_compiled_and_generated_files_and_metadata(origin, work
     assert touched_paths(made.diff()) == ()
 
 
+def test_compiled_files_that_do_not_fit_are_told_at_once(origin, workplace, index):
+    make_wheel(index, "toy", "7.1", {"toy/_fast.cpython-311-x86_64-linux-gnu.so": "compiled"})
+    said = refused(origin.issue(install="overlay", wheels={"2022-01-01": "7.1"}, check=["toy", "toy._gone"]), workplace)
+    assert said.startswith("owner__toy-1: the compiled files of toy 7.1 do not fit this commit: ")
+    assert said.endswith("No module named 'toy._gone'")
+    assert "needs the release" in refused(origin.issue(install="overlay"), workplace)
+
+
 def test_the_wheel_is_chosen_by_the_commits_date():
     spec = checkouts.spec_of(
         Issue("a", "owner/x", "abcdef0", "t", setup={"wheels": {"2020-06-01": "1", "2021-06-01": "2"}})

@@ -108,6 +108,7 @@ def localize_all(
             raise
     order = {issue.id: place for place, issue in enumerate(issues)}
     rows = [asdict(row) for row in sorted(done, key=lambda row: order[row.id])]
+    workplace.root.mkdir(parents=True, exist_ok=True)
     file = workplace.root / TABLE
     new = file.with_name(f".{file.name}.new")
     new.write_text(json.dumps({"ranker": ranker, "instances": rows}, indent=1) + "\n", "utf-8")
