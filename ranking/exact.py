@@ -63,10 +63,9 @@ def improve(a: Side, b: Side, best: Best, *, budget: float, paper: bool, progres
     views = both_views(a, b)
     plans = [plan_full(view, paper) for view in views]
     full = min(plans, key=lambda plan: plan.cells)
-    # Beyond the full search's price nothing else is worth while; a narrow band around the mapping often ends it.
-    most = min(budget, full.cells)
-    left = budget - refine(views, best, radii=(3,), most=most, paper=paper, progress=progress)
-    left -= banded(views, best, most=min(left, full.cells), paper=paper, progress=progress)
+    # A narrow band around the mapping often ends it. What may fail must be cheap beside the full search, which cannot.
+    left = budget - refine(views, best, radii=(3,), most=min(budget, full.cells / 4), paper=paper, progress=progress)
+    left -= banded(views, best, most=min(left, full.cells / 4), paper=paper, progress=progress)
     if best.lower < best.cost and full.cells <= left:
         pair = full.run(paper, progress)
         best.offer(cost_of(a, b, pair), pair)
