@@ -33,8 +33,6 @@ RESUMABLE = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
 IGNORED = 0
 SPECIAL = -1  # codes outside the scope that the hook must look at: thread starts, process starts, seeded modules
 
-TESTING = bool(os.environ.get("XLOCAL_TESTING"))
-
 
 def dumps(value):
     """JSON of plain values; the json module stays unimported, so that the program finds it as it left it."""
