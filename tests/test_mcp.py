@@ -304,3 +304,41 @@ def test_a_port_that_is_taken_and_a_missing_extra_are_told(project, tmp_path):
     done = subprocess.run(program, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'xlocal[mcp]'" in done.stderr
+
+
+def transcript() -> list[tuple[str, dict[str, Any], list[str]]]:
+    """Each call of the documented session, with the lines shown below it."""
+    page = (ROOT / "docs" / "mcp.md").read_text("utf-8")
+    shown = page.partition("## A session")[2].partition("```text\n")[2].partition("```")[0]
+    calls = [part for part in shown.split("> ") if part.strip()]
+    found = []
+    for part in calls:
+        head, *lines = part.splitlines()
+        name, _, given = head.partition(" ")
+        found.append((name, json.loads(given), [line for line in lines if line != "..."]))
+    return found
+
+
+def test_the_documented_session_is_true(project):
+    documented = transcript()
+    assert len(documented) == 4
+    told: list[list[str]] = []
+
+    async def talk() -> None:
+        async with Client(server(project)) as client:
+            for name, given, _ in documented:
+                lines: list[str] = []
+
+                async def progress(_done: float, _total: float | None, message: str | None, lines: Any = lines) -> None:
+                    lines.append(f"progress: {message}")
+
+                result = await client.call_tool(name, given, progress_callback=progress)
+                answer = result.structured_content
+                lines += (json.dumps(answer, indent=2) if answer else result.content[0].text).splitlines()
+                told.append(lines)
+
+    asyncio.run(talk())
+    for (name, _, shown), lines in zip(documented, told, strict=True):
+        for line in shown:
+            start = line.partition(" ...")[0]
+            assert any(printed.startswith(start) for printed in lines), f"{name}: {line}"

@@ -261,6 +261,39 @@ def test_a_held_profile_hook_is_told_and_left_alone(tmp_path):
         assert "relatives-unseen: " in result.stdout
 
 
+# --- real projects --------------------------------------------------------------------------------------------------
+
+# A bug seeded into the sources of a release, which its own tests find: release, file, right text, wrong text, the
+# function, and how high it must stand.
+SEEDED = [
+    pytest.param(
+        "inflection==0.5.1", "inflection/__init__.py", "% 100 in (11, 12, 13)", "% 100 in (11, 12)", "ordinal", 1,
+        id="inflection",
+    ),
+    pytest.param(
+        "boltons==24.0.0", "boltons/setutils.py", "real_index += d_stop - d_start", "real_index += d_stop - d_start - 1",
+        "IndexedSet._get_real_index", 5, id="boltons",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "file", "right", "wrong", "function", "place"), SEEDED)
+def test_it_finds_a_seeded_bug_with_the_suite_of_a_release(tmp_path, release, file, right, wrong, function, place):
+    download = ["download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(tmp_path), release]
+    if subprocess.run([sys.executable, "-m", "pip", *download], capture_output=True, check=False).returncode:
+        pytest.skip(f"the sources of {release} are not to be had here")
+    shutil.unpack_archive(next(tmp_path.glob("*.tar.gz")), tmp_path)
+    folder = next(path for path in tmp_path.iterdir() if path.is_dir())
+    (folder / "tests" / "conftest.py").unlink(missing_ok=True)  # it has hooks that newer pytests refuse
+    source = (folder / file).read_text("utf-8")
+    assert source.count(right) == 1
+    (folder / file).write_text(source.replace(right, wrong), "utf-8")
+    result = run_pytest(folder, "--xlocal", "--xlocal-max", "1", "--xlocal-top", "5", "-q", "--tb=no")
+    assert result.returncode == 1, result.stderr
+    assert function in names(ranked(folder))[:place], result.stdout[-3000:]
+
+
 # --- the choices ----------------------------------------------------------------------------------------------------
 
 
@@ -316,10 +349,10 @@ def test_what_belongs_to_the_tests_is_told_by_name_and_folder():
 
 
 def test_sessions_of_tests_have_short_names_of_their_own():
-    assert named_after("tests/test_a.py::test_b[1-x]") == "test-tests-test-a-py-test-b-1-x"
-    long = named_after("tests/test_a.py::test_b[" + "x" * 300 + "]")
-    assert len(long) < 70
-    assert long != named_after("tests/test_a.py::test_b[" + "x" * 301 + "]")
+    assert named_after("tests/test_a.py::test_b[13-x]").startswith("test-tests-test-a-py-test-b-13-x-")
+    nodeids = ["test_a.py::test_b[13]", "test_a.py::test_b[-13]", "test_a.py::test_b[" + "x" * 300 + "]"]
+    assert len({named_after(nodeid) for nodeid in nodeids}) == 3
+    assert all(len(named_after(nodeid)) < 70 for nodeid in nodeids)
 
 
 # --- the spectrum ---------------------------------------------------------------------------------------------------

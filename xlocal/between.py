@@ -81,7 +81,7 @@ def investigate_between(
         return seen if run is runs[0] else lines.of_bad(focus, seen)
 
     def enrich(comparison: Comparison, _scope: Scope) -> Comparison:
-        return mark_changed(comparison, *scopes, *revisions)
+        return mark_changed(comparison, scopes[0], scopes[1], revisions[0], revisions[1])
 
     both = Scope((*scopes[0].roots, *scopes[1].roots))
     ready = Ready(dataclasses.replace(question, python=python), tuple(runs), both, doubts, reread)

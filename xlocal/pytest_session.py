@@ -46,7 +46,7 @@ def register(config: pytest.Config, *, spectrum: bool) -> None:
     if spectrum and (worker or not distributing):
         from xlocal.tracer.executed import ExecutedPlugin
 
-        recorder = ExecutedPlugin()
+        recorder = ExecutedPlugin()  # type: ignore[no-untyped-call]  # what targets run has no annotations
         config.pluginmanager.register(recorder, "xlocal_spectrum")
     if worker:
         if recorder is not None:
@@ -220,7 +220,7 @@ class SessionPlugin:
     def _say(self, text: str) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
         if reporter is not None:
-            reporter.ensure_newline()
+            reporter.write_line("")  # the line of dots is not ended yet
             reporter.write_line(text)
 
 

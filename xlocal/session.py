@@ -82,11 +82,9 @@ class Session:
 
 def named_after(nodeid: str) -> str:
     """The folder name of the session of a test: short, and the same for the same node id."""
-    words = re.sub(r"[^A-Za-z0-9]+", "-", nodeid).strip("-")
-    if len(words) > 60:
-        digest = hashlib.sha256(nodeid.encode("utf-8", "surrogateescape")).hexdigest()
-        words = f"{words[-48:].strip('-')}-{digest[:8]}"
-    return f"test-{words}"
+    words = re.sub(r"[^A-Za-z0-9]+", "-", nodeid)[-48:].strip("-")
+    # Parameters such as 13 and -13 make the same words.
+    return f"test-{words}-{hashlib.sha256(nodeid.encode('utf-8', 'surrogateescape')).hexdigest()[:6]}"
 
 
 def digests(scope: Scope, paths: Iterable[str]) -> dict[str, str]:
