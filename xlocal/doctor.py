@@ -16,7 +16,19 @@ from pathlib import Path
 from xlocal.ranking.encoder import DEFAULT_MODEL
 from xlocal.tracer.errors import UsageError
 from xlocal.tracer.launch import fixed_addresses
+from xlocal.tracer.native import build
 from xlocal.tracer.record import Interpreter, check_interpreter
+
+
+EXTRAS = {
+    "": ("numba",),
+    "unixcoder": ("torch", "transformers"),
+    "agents": ("pydantic-ai-slim", "genai-prices"),
+    "mcp": ("mcp",),
+    "swe": ("swebench", "datasets"),
+    "docker": ("docker",),
+    "ray": ("ray",),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +43,7 @@ class Check:
 
 
 def examine() -> tuple[Check, ...]:
-    """Look for everything that xlocal can use; starts interpreters, downloads nothing."""
+    """Look for everything that xlocal can use; starts interpreters, builds their recorders, downloads nothing."""
     return (*_interpreters(), *_recording(), *_extras(), *_models(), *_programs())
 
 
@@ -84,14 +96,20 @@ def find_program(name: str) -> str | None:
 
 
 def _interpreters() -> Iterator[Check]:
-    for item in interpreters():
-        name = "Python " + ".".join(map(str, item.version))
-        yield Check("interpreters", name, True, f"{item.path}, records by {_backend(item)}")
+    found = interpreters()
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        for item, how in zip(found, pool.map(_backend, found), strict=True):
+            name = "Python " + ".".join(map(str, item.version))
+            yield Check("interpreters", name, True, f"{item.path}, records {how}")
 
 
 def _backend(item: Interpreter) -> str:
-    """What `--backend auto` takes there; the probe chooses likewise in the target."""
-    return "sys.monitoring" if item.version >= (3, 12) else "sys.setprofile"
+    """What `--backend auto` takes there; a native recorder that is not in the cache yet is built."""
+    built = build(item.path)
+    if built.path is not None:
+        return "natively"
+    pure = "sys.monitoring" if item.version >= (3, 12) else "sys.setprofile"
+    return f"by {pure}: {built.warning.text}" if built.warning else f"by {pure}"
 
 
 def _recording() -> Iterator[Check]:
@@ -103,7 +121,7 @@ def _recording() -> Iterator[Check]:
 
 
 def _extras() -> Iterator[Check]:
-    for extra, packages in {"": ("numba",), "unixcoder": ("torch", "transformers"), "swe": ("swebench",)}.items():
+    for extra, packages in EXTRAS.items():
         for package in packages:
             version = _version(package)
             install = f"pip install 'xlocal[{extra}]'" if extra else f"pip install {package}"
@@ -159,6 +177,7 @@ def _programs() -> Iterator[Check]:
     uses = {
         "git": ("the ranker commits reads the history with it", "git"),
         "uv": ("installs the demo's environment faster than pip", "pip install uv"),
+        "bwrap": ("agents run commands in it, locked in", "the package bubblewrap"),
     }
     for name, (use, install) in uses.items():
         path = find_program(name)

@@ -13,7 +13,7 @@ from xlocal.tracer.errors import UsageError
 FILE = "pyproject.toml"
 # Spelled out here, so that `--help` and this file need none of the modules that do the work; tests compare them.
 RANKERS = ("fused", "lexical", "evidence", "paper", "embedding", "commits", "proximity", "spectrum")
-BACKENDS = ("auto", "monitoring", "setprofile")
+BACKENDS = ("auto", "native", "monitoring", "setprofile")
 
 
 @dataclass(frozen=True, slots=True)
