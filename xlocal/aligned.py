@@ -43,7 +43,7 @@ class Rows:
     @property
     def differs(self) -> NDArray[np.bool_]:
         """Which rows are not alike in both runs, shape (n,)."""
-        return self.kind != SAME
+        return np.asarray(self.kind != SAME)
 
     @property
     def depth(self) -> IntArray:

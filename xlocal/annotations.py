@@ -28,7 +28,11 @@ def _commands(found: Localization, scope: Scope, top: int) -> Iterator[str]:
         text = _text(ranked, found.issue)
         if base_of(suspect.function, scope) == SOURCE:
             lines = {"line": suspect.line, "endLine": suspect.end_line} if suspect.line else {}
-            properties = {"file": suspect.function.path, **{name: str(line) for name, line in lines.items()}, **properties}
+            properties = {
+                "file": suspect.function.path,
+                **{name: str(line) for name, line in lines.items()},
+                **properties,
+            }
         else:
             text = f"{where(ranked)}: {text}"
         yield command("warning" if suspect.evidence else "notice", properties, text)

@@ -97,7 +97,7 @@ def chosen_role(roles: tuple[str, ...], number: int) -> str:
 
 
 def sign(kind: int) -> str:
-    """`-` for a call of the buggy run alone, `+` for one of the reference alone, `~` for another ending, else a space."""
+    """`-` for a call of the buggy run alone, `+` for one of the reference alone, `~` for another ending, or a space."""
     if kind in ONLY_BUGGY:
         return "-"
     if kind in ONLY_REFERENCE:
@@ -147,14 +147,19 @@ def _number(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def heading(compared: Compared) -> str:
+def heading(compared: Compared, rows: Rows) -> str:
     """How far the two runs are apart, in one sentence."""
     difference, role = compared.difference, compared.reference.role
+    ended = int((rows.kind == ENDED).sum())
     if not difference.cost:
+        if ended:
+            return f"buggy and {role} make the same calls; {ended:,} ended otherwise."
         return f"The call trees of buggy and {role} are equal."
     gone, new = len(difference.deleted), len(difference.inserted)
     exact = "" if difference.exact else f"; a bound, at least {difference.lower:,} are needed"
-    return f"buggy against {role}: {_number(gone, 'call')} only in the buggy run, {new:,} only in the reference{exact}."
+    otherwise = f", {ended:,} ended otherwise" if ended else ""
+    only = f"{_number(gone, 'call')} only in the buggy run, {new:,} only in the reference"
+    return f"buggy against {role}: {only}{otherwise}{exact}."
 
 
 def print_diff(compared: Compared, console: Console, *, most: int = MOST_LINES) -> bool:
@@ -163,10 +168,11 @@ def print_diff(compared: Compared, console: Console, *, most: int = MOST_LINES) 
     On a terminal each line keeps to its width; elsewhere nothing is shortened.
     """
     rows = compared.rows
-    console.print(Text(heading(compared), "bold"), soft_wrap=not console.is_terminal)
+    console.print(Text(heading(compared, rows), "bold"), soft_wrap=not console.is_terminal)
     if not rows.differs.any():
         return False
-    console.print(Text("- only in the buggy run, + only in the reference, ~ ended otherwise", "dim"), soft_wrap=True)
+    legend = Text("- only in the buggy run, + only in the reference, ~ ended otherwise", "dim")
+    console.print(legend, soft_wrap=not console.is_terminal)
     console.print()
     shown = outline(rows, most=most)
     width = console.width if console.is_terminal else None

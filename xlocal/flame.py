@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -50,7 +51,7 @@ def _summed(rows: Rows) -> Flame:
     count, above = 1, _parents(depth)
     order = np.argsort(depth, kind="stable")
     starts = np.searchsorted(depth[order], np.arange(1, min(int(depth.max(initial=0)), DEEPEST) + 2))
-    for start, stop in zip(starts[:-1], starts[1:], strict=True):
+    for start, stop in pairwise(starts.tolist()):
         nodes = order[start:stop]
         key = frame[above[nodes]] * (len(rows.functions) + 1) + rows.label[nodes]
         found, place = np.unique(key, return_inverse=True)
@@ -99,7 +100,12 @@ def _kept(whole: Flame, frames: NDArray[np.int64]) -> Flame:
     place = np.full(len(whole.parent), -1, np.int32)
     place[frames] = np.arange(len(frames), dtype=np.int32)
     parent = np.where(whole.parent[frames] < 0, -1, place[whole.parent[frames]]).astype(np.int32)
-    columns = (whole.label, whole.buggy, whole.reference, whole.width, whole.edits)
     return Flame(
-        parent, *(column[frames] for column in columns), left_out=whole.left_out + len(whole.parent) - len(frames)
+        parent=parent,
+        label=whole.label[frames],
+        buggy=whole.buggy[frames],
+        reference=whole.reference[frames],
+        width=whole.width[frames],
+        edits=whole.edits[frames],
+        left_out=whole.left_out + len(whole.parent) - len(frames),
     )

@@ -112,7 +112,9 @@ def _suspects(found: Localization, index: SourceIndex, functions: _Numbers) -> t
     views: dict[Function, list[FunctionView]] = {}
     for view in found.comparison.views:
         views.setdefault(view.function, []).append(view)
-    shown, limits, room = [], [], MOST_SOURCE
+    shown: list[Document] = []
+    limits: list[str] = []
+    room = MOST_SOURCE
     for ranked in found.suspects[:MOST_SUSPECTS]:
         item = _suspect(ranked, functions, issue=found.issue)
         if len(shown) < MOST_DETAILED and room > 0:
@@ -184,7 +186,7 @@ def _tree(compared: Compared, functions: _Numbers, *, most: int) -> Document:
     noisy = {numbers[place] for place, function in enumerate(rows.functions) if function in compared.noisy}
     return {
         "reference": compared.reference.role,
-        "heading": heading(compared),
+        "heading": heading(compared, rows),
         "whole": shown.whole,
         "what": [line.what for line in lines],
         "depth": [line.depth for line in lines],

@@ -21,7 +21,7 @@ LONGEST_PERIOD = 4
 LONGEST_PATH = 12
 KEPT_OF_PATH = 4
 # Lines under one call; the first that keeps the outline within its size is used.
-WIDEST = (400, 100, 30, 10, 3, 1)
+WIDEST = (10_000, 3000, 1000, 400, 100, 30, 10, 5, 3, 2, 1)
 
 
 class Line(NamedTuple):

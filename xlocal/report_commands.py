@@ -101,9 +101,7 @@ def report(output: str | None, opened: bool, form: str, issue: str | None, **giv
     _exit(found)
 
 
-def _report(
-    found: Localization, form: str, session: Path, *, budget: float, top: int, progress: Progress
-) -> str:
+def _report(found: Localization, form: str, session: Path, *, budget: float, top: int, progress: Progress) -> str:
     if form == "html":
         return render(found, form, session=session, top=top, budget=budget, progress=progress)
     if form == "markdown":
@@ -116,7 +114,9 @@ def _report(
     compared = read_again(session, roles_of(session), budget=budget, progress=progress)
     written, left_out = as_trace_events(compared)
     if left_out:
-        click.echo(f"{left_out:,} small calls without a difference are left out: viewers cannot hold them all", err=True)
+        click.echo(
+            f"{left_out:,} small calls without a difference are left out: viewers cannot hold them all", err=True
+        )
     return written
 
 

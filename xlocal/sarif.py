@@ -47,6 +47,7 @@ KINDS = {
     "exception": "An exception left it in the buggy run alone",
     "traceback": "It stands in the final traceback of the buggy run",
     "named-in-issue": "The issue names it",
+    "changed": "Its code differs between the two revisions",
     "spectrum": "It runs in failing tests more than in passing ones",
     UNSEEN: "It runs in the buggy run, and no difference was seen",
 }
@@ -177,7 +178,7 @@ class _Results:
         return {"physicalLocation": place, "logicalLocations": [logical]}
 
     def _artifact(self, function: Function) -> dict[str, str]:
-        path = function.path.encode("utf-8", "surrogateescape")
+        path = function.path.encode("utf-8", "surrogatepass")
         return {"uri": quote(path), "uriBaseId": base_of(function, self._scope)}
 
     def _related(self, ranked: RankedSuspect) -> Iterator[dict[str, Any]]:
@@ -189,7 +190,9 @@ class _Results:
             place = {"artifactLocation": self._artifact(suspect.function), "region": region}
             yield {"physicalLocation": place, "message": {"text": text}}
         called = [self._suspects[callee] for callee in suspect.callees if callee in self._suspects]
-        called = [callee for callee in called if callee.suspect.evidence and callee.suspect.function != suspect.function]
+        called = [
+            callee for callee in called if callee.suspect.evidence and callee.suspect.function != suspect.function
+        ]
         for callee in sorted(called, key=lambda callee: callee.rank)[:MOST_CALLEES]:
             text = f"calls suspect {callee.rank}, {plain(callee.suspect.function.qualname)} ({where(callee)})"
             yield {**self._location(callee), "message": {"text": text}}
@@ -224,4 +227,4 @@ def differing_lines(view: FunctionView | None) -> list[Span]:
 def _fingerprint(function: Function, kind: str) -> str:
     """The same in the next run while the function and what is held against it stay the same."""
     text = f"{function.path}\0{function.qualname}\0{kind}"
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]

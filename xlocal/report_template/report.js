@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const CALL = 0, REPEAT = 1, ALIKE = 2, PATH = 3, CUT = 4;
   const SAME = 0, GONE = 1, NEW = 2, MOVED_FROM = 3, MOVED_TO = 4, ENDED = 5;
-  const ROW = 26, FRAME = 22, DEEPEST_INDENT = 24, NARROW = 820, AROUND = 4;
+  const ROW = 26, FRAME = 22, THINNEST = 5, DEEPEST_INDENT = 24, NARROW = 820, AROUND = 4;
   const by = (id) => document.getElementById(id);
   const number = (count) => count.toLocaleString("en");
   const counted = (count, noun) => `${number(count)} ${noun}${count === 1 ? "" : "s"}`;
@@ -286,6 +286,8 @@
 
   // --- difference ----------------------------------------------------------------------------------------------------
   const tree = { place: 0, closed: null, end: null, visible: [], cursor: 0, hits: [], one: innerWidth < NARROW };
+  // The first reference that shows a difference.
+  const first = Math.max(data.trees.findIndex((each) => each.edits[0] > 0), 0);
   const now = () => data.trees[tree.place];
   function buildTree() {
     const panel = by("tree");
@@ -312,13 +314,13 @@
     tree.rows.addEventListener("click", clickRow);
     tree.rows.addEventListener("dblclick", () => enterRow());
     new ResizeObserver(drawRows).observe(tree.box);
-    showTree(0);
+    showTree(first);
     setMode(tree.one);
   }
   function references(act) {
     if (data.trees.length < 2) return null;
     return el("select", { "aria-label": "Reference", on: { change: (event) => act(Number(event.target.value)) } },
-      ...data.trees.map((each, place) => el("option", { value: place }, each.reference)));
+      ...data.trees.map((each, place) => el("option", { value: place, selected: place === first }, each.reference)));
   }
   function setMode(one) {
     tree.one = one;
@@ -542,7 +544,7 @@
   }
 
   // --- flame ---------------------------------------------------------------------------------------------------------
-  const fire = { place: 0, top: 0, at: 0 };
+  const fire = { place: first, top: 0, at: 0 };
   function buildFlame() {
     const panel = by("flame");
     if (!data.trees.length) {
@@ -567,7 +569,16 @@
     const frames = data.trees[fire.place].flame;
     fire.children = frames.parent.map(() => []);
     frames.parent.forEach((above, at) => { if (above >= 0) fire.children[above].push(at); });
-    for (const inner of fire.children) inner.sort((a, b) => frames.width[b] - frames.width[a]);
+    const differs = (at) => (frames.edits[at] ? 1 : 0);
+    for (const inner of fire.children) inner.sort((a, b) => differs(b) - differs(a) || frames.width[b] - frames.width[a]);
+  }
+  // The widths inside a frame: by calls, but what differs is never too narrow to see while there is room.
+  function widthsInside(at, room) {
+    const frames = data.trees[fire.place].flame, inner = fire.children[at];
+    const exact = inner.map((each) => frames.width[each] / frames.width[at] * room);
+    const raised = exact.map((width, place) => (frames.edits[inner[place]] ? Math.max(width, THINNEST) : width));
+    const total = raised.reduce((sum, width) => sum + width, 0);
+    return total > room ? raised.map((width) => width * room / total) : raised;
   }
   function toneOf(at) {
     const frames = data.trees[fire.place].flame;
@@ -582,19 +593,18 @@
     const above = [];
     for (let at = frames.parent[fire.top]; at >= 0; at = frames.parent[at]) above.unshift(at);
     const made = above.map((at, level) => frameButton(at, 2, level, whole, true, wanted));
-    const waiting = [[fire.top, 2, above.length]];
+    const waiting = [[fire.top, 2, above.length, whole]];
     let deepest = above.length;
     while (waiting.length) {
-      const [at, left, level] = waiting.pop();
-      const width = Math.max(frames.width[at] / frames.width[fire.top] * whole, 0);
+      const [at, left, level, width] = waiting.pop();
       if (width < 1.5) continue;
       deepest = Math.max(deepest, level);
       made.push(frameButton(at, left, level, width, false, wanted));
       let next = left;
-      for (const inner of fire.children[at]) {
-        waiting.push([inner, next, level + 1]);
-        next += frames.width[inner] / frames.width[fire.top] * whole;
-      }
+      widthsInside(at, width).forEach((each, place) => {
+        waiting.push([fire.children[at][place], next, level + 1, each]);
+        next += each;
+      });
     }
     fire.box.replaceChildren(el("div", { style: { height: `${(deepest + 1) * FRAME + 6}px` } }, ...made));
   }
@@ -676,11 +686,9 @@
   }
   const HELP = [[["j", "k"], "next, previous"], [["↑", "↓"], "the same"], [["←", "→"], "close, open in the tree"], [["enter"], "open: the suspect, the call"],
     [["n", "p"], "next, previous difference"], [["/"], "search here"], [["1", "-", "4"], "the views"], [["t"], "light or dark"], [["esc"], "leave the search, zoom out"], [["?"], "these keys"]];
-  function showKeys() {
-    by("keys").replaceChildren(el("h2", { id: "keys-title" }, "Keys"), el("dl", {}, ...HELP.flatMap(([keys, text]) => [el("dt", {}, ...keys.map((key) => el("kbd", {}, key))), el("dd", {}, text)])),
-      el("button", { type: "button", autofocus: true, on: { click: () => by("keys").close() } }, "Close"));
-    by("keys").showModal();
-  }
+  by("keys").append(el("h2", { id: "keys-title" }, "Keys"), el("dl", {}, ...HELP.flatMap(([keys, text]) => [el("dt", {}, ...keys.map((key) => el("kbd", {}, key))), el("dd", {}, text)])),
+      el("button", { type: "button", on: { click: () => by("keys").close() } }, "Close"));
+  const showKeys = () => by("keys").showModal();
   const inTree = () => state.tab === "tree" && tree.box && !by("suspects").contains(document.activeElement);
   const inFlame = () => state.tab === "flame" && fire.box && !by("suspects").contains(document.activeElement);
   function step(by_) { if (inTree()) stepRow(by_); else if (inFlame()) stepFrame(by_ > 0 ? "down" : "up"); else stepSuspect(by_); }
