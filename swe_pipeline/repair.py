@@ -375,30 +375,26 @@ class _Tries:
 
     def check(self, answer: PatchReady) -> None:
         """Raise Rejected with what fails."""
-        diff = self._patch()
+        diff, left_out = clean_patch(self._assistant.state().diff)
         if not diff.strip():
             raise Rejected("The work tree holds no change to the project's code: repair it with `edit` first.")
         self._rounds += 1
         results = run_suite(self._assistant, self._suite, what=f"try {self._rounds}")
-        self._keep(diff, results)
+        self._keep(Patch(diff, results, "", left_out))
         disputed = frozenset(answer.disputed_tests)
         failing = [check for check in results.checks if not check.passed]
         if [c for c in failing if not (c.kind == "validation" and c.name in disputed)]:
             raise Rejected(f"Not yet:\n{_report(results)}")
 
-    def _patch(self) -> str:
-        return clean_patch(self._assistant.state().diff)[0]
-
-    def _keep(self, diff: str, results: Results) -> None:
-        patch = Patch(diff, results, "")
+    def _keep(self, patch: Patch) -> None:
         if self.best is None or _is_better(patch, self.best):
             self.best = patch
 
     def keep_what_is_there(self) -> None:
         """After a limit: a change that nobody handed in is still better than none; it is not tested any more."""
-        diff = self._patch()
+        diff, left_out = clean_patch(self._assistant.state().diff)
         if self.best is None and diff.strip():
-            self.best = Patch(diff, Results(()), "")
+            self.best = Patch(diff, Results(()), "", left_out)
 
 
 def _report(results: Results) -> str:
@@ -410,9 +406,9 @@ def _report(results: Results) -> str:
 
 def _finish(assistant: Assistant, suite: Suite, patch: Patch) -> Patch:
     """The patch on a fresh work tree: without tests and scripts it must still apply and give the same results."""
-    diff, left_out = clean_patch(patch.diff)
+    diff, left_out = patch.diff, patch.left_out
     if not diff.strip():
-        return replace(patch, diff="", left_out=left_out)
+        return patch
 
     def work() -> Any:
         assistant.workspace.clean()
@@ -429,7 +425,7 @@ def _finish(assistant: Assistant, suite: Suite, patch: Patch) -> Patch:
         results = run_suite(assistant, suite, what="final")
     except LimitReached:
         results = patch.results  # as it was seen last; time is up
-    return replace(patch, diff=diff, left_out=left_out, results=results)
+    return replace(patch, results=results)
 
 
 def clean_patch(diff: str) -> tuple[str, tuple[str, ...]]:

@@ -55,9 +55,7 @@ REPRODUCE = (
         suspicious_functions=["shop/core.py::parse"],
     ),
 )
-JUDGE = (
-    call("submit_judgement", buggy_shows_reported=True, reference_is_correct=True, reason="as the issue says"),
-)
+JUDGE = (call("submit_judgement", buggy_shows_reported=True, reference_is_correct=True, reason="as the issue says"),)
 CONTEXT = (call("submit_context", files=["shop/core.py"], functions=["shop/core.py::parse"]),)
 AUGMENT = (call("submit_test", source=EXTRA, checks="nothing sums to 0", kind="behaviour to keep"),)
 RIGHT = call("edit", path="shop/core.py", old="text.isdigit()", new="text.lstrip('-').isdigit()")
@@ -122,7 +120,9 @@ class Shop:
         script = {**GOOD, **{name.replace("_", "-"): turns for name, turns in changed.items()}}
         return write_script(self.folder / "model.json", script)
 
-    def solve(self, model: str | None = None, *, resume: bool = False, step: int | None = None, **options: Any) -> Solution:
+    def solve(
+        self, model: str | None = None, *, resume: bool = False, step: int | None = None, **options: Any
+    ) -> Solution:
         """One run, in `self.run`."""
         regression = options.pop("regression", None)
         rest = {key: options.pop(key) for key in ("ledger", "progress") if key in options}

@@ -11,7 +11,18 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
-from agents import GOOD, REPAIR, REPRODUCE, RIGHT, SUBMIT, Shop, call, completion, model_server, needs_sandbox, write_script
+from agents import (
+    GOOD,
+    REPAIR,
+    REPRODUCE,
+    SUBMIT,
+    Shop,
+    call,
+    completion,
+    model_server,
+    needs_sandbox,
+    write_script,
+)
 from xlocal.swe_pipeline import agent, context
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.models import context_window, open_model, parse_model, redact, secrets
@@ -20,7 +31,10 @@ from xlocal.swe_pipeline.solve import FILE, Options, replay
 from xlocal.swe_pipeline.trajectory import EFFECTS, Effect, Step, Trajectory, cut_at, read_trajectory
 from xlocal.tracer.errors import AgentError, UsageError
 
-PRICES = {"m": FilePrice(Decimal(3), Decimal(15), Decimal("0.3"), Decimal(3)), "scripted": FilePrice(*map(Decimal, (3, 15, 3, 3)))}
+PRICES = {
+    "m": FilePrice(Decimal(3), Decimal(15), Decimal("0.3"), Decimal(3)),
+    "scripted": FilePrice(*map(Decimal, (3, 15, 3, 3))),
+}
 FAST = {"variant": "localizer"}
 
 
@@ -85,9 +99,11 @@ def test_known_models_tell_their_window(monkeypatch):
 
 
 def test_secrets_are_redacted_plain_and_as_json():
-    hidden = secrets({"MY_API_KEY": 'se"cret\\key', "GITHUB_TOKEN": "ghp_12345678", "PATH": "/usr/bin", "X_KEY": "short"})
+    hidden = secrets(
+        {"MY_API_KEY": 'se"cret\\key', "GITHUB_TOKEN": "ghp_12345678", "PATH": "/usr/bin", "X_KEY": "short"}
+    )
     assert hidden == ("ghp_12345678", 'se"cret\\key')
-    assert redact(f'a ghp_12345678 {json.dumps(hidden[1])}', hidden) == 'a [secret] "[secret]"'
+    assert redact(f"a ghp_12345678 {json.dumps(hidden[1])}", hidden) == 'a [secret] "[secret]"'
 
 
 # --- a real server
@@ -271,7 +287,9 @@ def conversation(count: int, size: int):
     return messages
 
 
-@pytest.mark.parametrize(("count", "size", "window"), [(5, 4000, 8000), (40, 4000, 16_000), (400, 900, 8000), (300, 50, 4000)])
+@pytest.mark.parametrize(
+    ("count", "size", "window"), [(5, 4000, 8000), (40, 4000, 16_000), (400, 900, 8000), (300, 50, 4000)]
+)
 def test_compaction_keeps_the_first_message_and_the_newest_and_fits(count, size, window):
     messages = conversation(count, size)
     sent, _ = context.compact(messages, window=window, fixed=3000, already=context.Cut())
@@ -346,7 +364,7 @@ def test_a_cut_off_line_is_left_out_and_other_damage_is_refused(tmp_path):
     with pytest.raises(AgentError, match="newer xlocal"):
         read_trajectory(file)
     file.write_text("hello\n\n")
-    with pytest.raises(AgentError, match="damaged|not a trajectory"):
+    with pytest.raises(AgentError, match=r"damaged|not a trajectory"):
         read_trajectory(file)
 
 
@@ -355,7 +373,14 @@ def test_what_cut_steps_cost_stays_counted(tmp_path):
     for number in range(4):
 
         def work(extra: Effect):
-            extra.used = {"input_tokens": 10, "cached_tokens": 0, "output_tokens": 1, "dollars": "0.01", "failed": False, "estimated": False}
+            extra.used = {
+                "input_tokens": 10,
+                "cached_tokens": 0,
+                "output_tokens": 1,
+                "dollars": "0.01",
+                "failed": False,
+                "estimated": False,
+            }
 
         trajectory.effect("model", {"n": number}, work)
     record = cut_at(tmp_path, 1, say=lambda text: None)
@@ -458,6 +483,13 @@ def test_options_are_the_same_when_read_back_from_a_record(tmp_path):
     from xlocal.swe_pipeline.trajectory import Record
 
     given = Options(model="scripted:x", variant="localizer", top=7, candidates=2, pair=ScriptPair("a", ("b",), "c"))
-    header = {"model": given.model, "variant": "localizer", "ranker": "fused", "encoder": None, "top": 7, "candidates": 2}
+    header = {
+        "model": given.model,
+        "variant": "localizer",
+        "ranker": "fused",
+        "encoder": None,
+        "top": 7,
+        "candidates": 2,
+    }
     header |= {"actions": [100, 200], "pair": {"buggy": "a", "references": ["b"], "reported": "c"}}
     assert _options(Record(header, ())) == given

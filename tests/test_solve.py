@@ -1,0 +1,337 @@
+"""Whole runs: limits in every phase, models that misbehave, the commands, and a batch that is killed."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from decimal import Decimal
+
+import pytest
+
+pytest.importorskip("pydantic_ai", reason="needs the extra agents")
+
+from agents import (
+    CORE,
+    GOOD,
+    ISSUE,
+    REPRODUCE,
+    RIGHT,
+    SUBMIT,
+    TEST,
+    Shop,
+    call,
+    git,
+    make_repository,
+    needs_sandbox,
+    write_script,
+)
+from click.testing import CliRunner
+from xlocal.swe_pipeline.github import fetch_issue
+from xlocal.swe_pipeline.limits import Limits
+from xlocal.swe_pipeline.prices import FilePrice
+from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
+from xlocal.tracer.errors import UsageError
+
+from xlocal.cli import cli
+
+LOCALIZED = {"variant": "localizer"}
+PRICES = {"scripted": FilePrice(Decimal(3), Decimal(15), Decimal(3), Decimal(3))}
+USAGE = {"usage": {"input_tokens": 10_000, "output_tokens": 500}}
+PER_CALL = Decimal("0.0375")
+SETUP = "from setuptools import setup\n\nsetup(name='shop', version='1', packages=['shop'])\n"
+
+
+@pytest.fixture
+def shop(tmp_path):
+    return Shop(tmp_path)
+
+
+def priced(shop, **changed):
+    """The good script, each answer of which costs the same."""
+    script = {**GOOD, **changed}
+    return write_script(shop.folder / "model.json", {n: [{**t, **USAGE} for t in turns] for n, turns in script.items()})
+
+
+@needs_sandbox
+@pytest.mark.parametrize("calls", [1, 4, 5, 7, 10])
+def test_a_limit_in_dollars_holds_in_every_phase_and_keeps_what_there_is(shop, calls):
+    """Reproduce takes 4 calls, judge 1, context 1, augment 3, repair 3: the limit falls into each."""
+    limit = PER_CALL * calls + Decimal("0.005")
+    solution = shop.solve(priced(shop), prices=PRICES, limits=Limits(dollars=limit))
+    assert solution.ended.startswith("limit: the limit of $")
+    assert solution.spent.dollars <= limit
+    assert solution.spent.calls <= calls
+    assert json.loads((shop.run / "result.json").read_text())["spent"]["dollars"] == str(solution.spent.dollars)
+    last = read_trajectory(shop.run / FILE).steps[-1]
+    assert (last.kind, last.result) == ("end", solution.ended)
+    go_on = shop.solve(priced(shop), prices=PRICES, limits=Limits(dollars=Decimal(2)), resume=True)
+    assert go_on.green
+    assert go_on.spent.dollars == go_on.spent.calls * PER_CALL
+
+
+@needs_sandbox
+def test_an_endless_loop_ends_at_the_limit_of_actions(shop):
+    loop = [{**call("view", path="shop/core.py"), "repeat": True}]
+    limits = Limits(reproduce_actions=7, repair_actions=9)
+    chosen = [call("submit_functions", functions=["shop/core.py::parse"])]
+    solution = shop.solve(shop.model(reproduce=loop, repair=loop, localize=chosen), limits=limits)
+    assert "the limit of 7 actions" in solution.reproduction.why_not
+    assert solution.ended == "limit: repair-1: the limit of 9 actions is reached"
+    views = [step for step in read_trajectory(shop.run / FILE).steps if step.kind == "tool"]
+    assert len(views) == 16
+
+
+@needs_sandbox
+def test_an_edit_that_was_never_handed_in_is_still_given(shop):
+    loop = {**call("view", path="shop/core.py"), "repeat": True}
+    solution = shop.solve(shop.model(repair=[RIGHT, loop]), limits=Limits(repair_actions=5), **LOCALIZED)
+    assert solution.ended.startswith("limit")
+    assert "lstrip" in solution.diff
+    assert solution.patch.results.summary() == "reproduction 1/1, reference 1/1"
+
+
+@needs_sandbox
+def test_malformed_calls_are_told_and_counted(shop):
+    noise = [
+        call("no_such_tool", x=1),
+        call("view"),
+        call("view", path=["a"]),
+        {"tool": "edit", "args": "{not json"},
+        {"calls": [call("view", path="shop/core.py"), call("view", path="nothing.py")]},
+        {"text": "Let me think."},
+        call("submit_patch"),
+    ]
+    solution = shop.solve(shop.model(repair=[*noise, RIGHT, SUBMIT]), **LOCALIZED)
+    assert solution.green
+    # Four that do not parse, two views, a word, a submission that does not parse, an edit, a submission.
+    repairing = 4 + 2 + 1 + 1 + 2
+    assert solution.spent.actions == len(REPRODUCE) + 1 + repairing
+
+
+@needs_sandbox
+def test_a_refusal_ends_the_repair_and_is_told(shop):
+    solution = shop.solve(shop.model(repair=[{"text": "I cannot help with that.", "repeat": True}]), **LOCALIZED)
+    assert solution.ended.startswith("gave up: repair: the model gave no usable answer")
+    assert solution.diff == ""
+
+
+@needs_sandbox
+def test_time_is_a_limit(shop):
+    slow = call("bash", command="sleep 2")
+    solution = shop.solve(shop.model(reproduce=[slow] * 20), limits=Limits(seconds=3.0), **LOCALIZED)
+    assert solution.ended == "limit: the time limit of 3 s is reached"
+    assert solution.spent.seconds < 12
+
+
+@needs_sandbox
+def test_a_circle_is_pointed_out(shop):
+    view = call("view", path="shop/core.py")
+    shop.solve(shop.model(repair=[view, view, view, RIGHT, SUBMIT]), **LOCALIZED)
+    # The model is told in its own conversation; the record keeps the plain answer.
+    tools = [step for step in read_trajectory(shop.run / FILE).steps if step.kind == "tool" and step.phase == "repair"]
+    assert [step.result for step in tools[:3]] == [tools[0].result] * 3
+
+
+# --- the commands
+
+
+def run_cli(*arguments, **more):
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], **more)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    repository = make_repository(tmp_path / "shop")
+    (tmp_path / "issue.md").write_text(ISSUE)
+    monkeypatch.chdir(repository)
+    monkeypatch.delenv("XLOCAL_MODEL", raising=False)
+    return tmp_path
+
+
+@needs_sandbox
+def test_fix_prints_a_patch_that_git_applies_and_leaves_the_repository_alone(project):
+    model = write_script(project / "model.json", GOOD)
+    done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
+    assert done.exit_code == 0, done.stderr
+    assert git(project / "shop", "status", "--short") == ""
+    subprocess.run(["git", "apply", "-"], input=done.stdout, text=True, check=True)
+    assert "lstrip" in (project / "shop" / "shop" / "core.py").read_text()
+    assert "after:  reproduction 1/1, reference 1/1, validation 3/3, regression 1/1" in done.stderr
+    assert "cost: $0.0000" in done.stderr
+    assert "left" in done.stderr
+    shown = run_cli("trajectory", "show", project / "run")
+    assert "-> submit_patch" in shown.stdout
+    assert shown.stdout.startswith("issue=shop-")
+    only = run_cli("trajectory", "show", project / "run", "--phase", "judge", "--json").stdout.splitlines()
+    assert [json.loads(line)["phase"] for line in only] == ["judge"]
+    again = run_cli("trajectory", "replay", project / "run")
+    assert (again.exit_code, again.stdout) == (0, done.stdout), again.stderr
+
+
+@needs_sandbox
+def test_reproduce_goes_on_to_a_fix(project):
+    model = write_script(project / "model.json", GOOD)
+    done = run_cli("reproduce", "-", "--model", model, "--run", project / "run", input=ISSUE)
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == str(project / "run" / "scripts" / "buggy.py")
+    assert "shop/core.py" in lines[2]
+    more = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run", "--resume", "--json")
+    assert more.exit_code == 0, more.stderr
+    assert json.loads(more.stdout)["green"] is True
+
+
+@needs_sandbox
+def test_fix_with_a_pair_and_in_a_default_folder(project):
+    model = write_script(project / "model.json", {**GOOD, "reproduce": []})
+    for name, text in (("buggy.py", REPRODUCE[1]["args"]["text"]), ("ref.py", REPRODUCE[2]["args"]["text"])):
+        (project / name).write_text(text)
+    pair = ("--pair", project / "buggy.py", project / "ref.py")
+    done = run_cli("fix", project / "issue.md", *pair, "--model", model, "--variant", "localizer")
+    assert done.exit_code == 0, done.stderr
+    (run,) = (project / "shop" / ".xlocal" / "runs").iterdir()
+    assert (run / "patch.diff").read_text() == done.stdout
+    assert git(project / "shop", "status", "--short") == ""
+
+
+@needs_sandbox
+def test_no_patch_exits_with_1(project):
+    model = write_script(project / "model.json", {**GOOD, "repair": [{"text": "no", "repeat": True}]})
+    done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "ended: gave up" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "name a model with --model"),
+        (("--model", "gpt"), "is not of the form"),
+        (("--model", "http://127.0.0.1:9/v1#m", "--budget", "$2"), "its price is not known"),
+        (("--model", "scripted:x", "--budget", "-1"), "is not more than 0"),
+        (("--model", "scripted:x", "--budget", "much"), "is not an amount"),
+        (("--model", "scripted:x", "--resume"), "--resume needs the folder"),
+        (("--model", "scripted:x", "--step", "3"), "--step needs --resume"),
+        (("--model", "scripted:x", "--repo", "/no/such"), "does not exist"),
+    ],
+)
+def test_wrong_usage_is_told_in_one_line(project, arguments, message):
+    done = run_cli("fix", project / "issue.md", *arguments)
+    assert done.exit_code == 2
+    assert message in done.stderr
+
+
+def test_an_empty_issue_is_refused(project):
+    done = run_cli("fix", "-", "--model", "scripted:x", input="  \n")
+    assert done.exit_code == 2
+    assert "holds no text" in done.stderr
+
+
+@contextlib.contextmanager
+def github(status, document):
+    """A server in the place of GitHub's."""
+    paths = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def log_message(self, *_):
+            """Quiet."""
+
+        def do_GET(self):
+            paths.append(self.path)
+            data = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", paths
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_an_issue_is_read_by_its_address():
+    with github(200, {"title": "It breaks", "body": "When I do this\n"}) as (api, paths):
+        text = fetch_issue("https://github.com/pallets/click/issues/2682#issuecomment-1", api=api)
+    assert text == "It breaks\n\nWhen I do this\n"
+    assert paths == ["/repos/pallets/click/issues/2682"]
+
+
+@pytest.mark.parametrize(
+    ("address", "status", "message"),
+    [
+        ("https://github.com/pallets/click", 200, "is not the address of a GitHub issue"),
+        ("https://github.com/a/b/issues/1", 404, "says 404"),
+        ("https://github.com/a/b/issues/1", 403, "without GITHUB_TOKEN"),
+    ],
+)
+def test_an_issue_that_cannot_be_had_is_told(address, status, message):
+    with github(status, {"message": "no"}) as (api, _), pytest.raises(UsageError, match=message):
+        fetch_issue(address, api=api)
+
+
+# --- a batch
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_a_killed_batch_goes_on_and_its_account_is_exact(tmp_path):
+    """Steps of a batch are killed with its process; what was billed before stays billed, and nothing twice."""
+    script = {name: [{**turn, **USAGE} for turn in turns] for name, turns in GOOD.items()}
+    model = write_script(tmp_path / "model.json", script)
+    (tmp_path / "prices.toml").write_text("[scripted]\ninput = 3\noutput = 15\n")
+    file = tmp_path / "issues.jsonl"
+    files = {"setup.py": SETUP, "shop/__init__.py": "", "shop/core.py": CORE, "tests/test_core.py": TEST}
+    rows = []
+    for number in range(2):
+        repository = make_repository(tmp_path / f"shop{number}", files)
+        row = {"instance_id": f"shop__shop-{number}", "repo": str(repository), "problem_statement": ISSUE}
+        row["base_commit"] = git(repository, "rev-parse", "HEAD").strip()
+        rows.append({**row, "setup": {"python": "3.11", "requirements": ["pytest"], "until": "2024-06-01"}})
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    command = [
+        sys.executable,
+        "-m",
+        "xlocal",
+        "swe",
+        "run",
+        "--dataset",
+        file,
+        "--root",
+        tmp_path / "root",
+        "--cache",
+        tmp_path / "cache",
+    ]
+    command += ["--out", tmp_path / "out", "--model", model, "--prices", tmp_path / "prices.toml", "--budget", "1"]
+    command += ["--batch-budget", "0.90", "--variant", "full"]
+    command = [str(word) for word in command]
+    first = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    record = tmp_path / "out" / "shop__shop-0" / "agent" / FILE
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and not (record.exists() and len(record.read_text().splitlines()) > 12):
+        time.sleep(0.2)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.wait()
+    assert record.exists()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    report = json.loads(done.stdout)
+    assert report["instances"] == 2
+    assert report["green"] == 2
+    each = [json.loads((tmp_path / "out" / row["instance_id"] / "agent" / "result.json").read_text()) for row in rows]
+    assert [result["spent"]["dollars"] for result in each] == [str(PER_CALL * 12)] * 2
+    assert Decimal(report["dollars"]) == PER_CALL * 24 <= Decimal("0.90")
+    manifest = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert manifest["cost"]["dollars"] == float(PER_CALL * 24)
+    predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    assert ["lstrip" in row["model_patch"] for row in predictions] == [True, True]
