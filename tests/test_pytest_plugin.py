@@ -10,6 +10,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
@@ -263,23 +264,29 @@ def test_a_held_profile_hook_is_told_and_left_alone(tmp_path):
 
 # --- real projects --------------------------------------------------------------------------------------------------
 
-# A bug seeded into the sources of a release, which its own tests find: release, file, right text, wrong text, the
-# function, and how high it must stand.
+
+class Seeded(NamedTuple):
+    """A bug put into the sources of a release, which its own tests find; `place` is how high the function must stand."""
+
+    release: str
+    file: str
+    right: str
+    wrong: str
+    function: str
+    place: int
+
+
+STEP = "real_index += d_stop - d_start"
 SEEDED = [
-    pytest.param(
-        "inflection==0.5.1", "inflection/__init__.py", "% 100 in (11, 12, 13)", "% 100 in (11, 12)", "ordinal", 1,
-        id="inflection",
-    ),
-    pytest.param(
-        "boltons==24.0.0", "boltons/setutils.py", "real_index += d_stop - d_start", "real_index += d_stop - d_start - 1",
-        "IndexedSet._get_real_index", 5, id="boltons",
-    ),
-]  # fmt: skip
+    Seeded("inflection==0.5.1", "inflection/__init__.py", "in (11, 12, 13)", "in (11, 12)", "ordinal", 1),
+    Seeded("boltons==24.0.0", "boltons/setutils.py", STEP, f"{STEP} - 1", "IndexedSet._get_real_index", 5),
+]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("release", "file", "right", "wrong", "function", "place"), SEEDED)
-def test_it_finds_a_seeded_bug_with_the_suite_of_a_release(tmp_path, release, file, right, wrong, function, place):
+@pytest.mark.parametrize("seeded", SEEDED, ids=lambda seeded: seeded.release)
+def test_it_finds_a_seeded_bug_with_the_suite_of_a_release(tmp_path, seeded):
+    release, file, right, wrong, function, place = seeded
     download = ["download", "-q", "--no-deps", "--no-binary", ":all:", "-d", str(tmp_path), release]
     if subprocess.run([sys.executable, "-m", "pip", *download], capture_output=True, check=False).returncode:
         pytest.skip(f"the sources of {release} are not to be had here")
