@@ -265,6 +265,7 @@ def test_the_second_reference_has_a_tree_of_its_own(opened):
     opened.press("2")
     opened.page.locator("#tree select").select_option("1")
     assert "buggy against reference-2" in opened.text("#tree .told")
+    assert opened.text(".tree-head span:last-child") == "reference-2"
     assert opened.page.locator(".row .cell.bad .name", has_text="discount").count() == 1
 
 
@@ -282,6 +283,8 @@ def test_the_flame_view_zooms_by_mouse_and_keys(opened):
     opened.press("3")
     frames = opened.count(".flame button")
     assert frames > 5
+    outside = "(all) => all.filter((each) => each.getBoundingClientRect().right > all[0].getBoundingClientRect().right + 1).length"
+    assert opened.page.eval_on_selector_all(".flame button", outside) == 0
     opened.page.locator(".flame button", has_text="Cart.total").first.click()
     assert "Cart.total" in opened.text("#flame .detail")
     assert opened.count(".flame button.up") == 1

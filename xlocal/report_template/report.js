@@ -307,7 +307,7 @@
     tree.box = el("div", { class: "tree", role: "tree", tabindex: "0", "aria-label": "Differences of the call trees",
       on: { scroll: () => requestAnimationFrame(drawRows) } }, tree.head, tree.rows);
     tree.detail = el("div", { class: "detail", "aria-live": "polite" });
-    panel.replaceChildren(el("div", { class: "toolbar" }, references((place) => showTree(place)), tree.find, tree.found,
+    panel.replaceChildren(el("div", { class: "toolbar" }, references((place) => { showTree(place); setMode(tree.one); }), tree.find, tree.found,
       el("button", { type: "button", title: "Previous difference (p)", on: { click: () => nextDifference(-1) } }, "Previous"),
       el("button", { type: "button", title: "Next difference (n)", on: { click: () => nextDifference(1) } }, "Next"),
       tree.mode, tree.told), tree.box, tree.detail);
@@ -612,7 +612,7 @@
     const frames = data.trees[fire.place].flame, name = nameOf(frames.function[at]);
     const faint = wanted && !(frames.function[at] >= 0 && data.functions[frames.function[at]].join("::").toLowerCase().includes(wanted));
     const sign = { bad: "− ", good: "+ ", warn: "~ " }[toneOf(at)] || "";
-    return el("button", { type: "button", class: [toneOf(at), up ? "up" : "", faint ? "faint" : ""].join(" "), id: `frame-${at}`, tabindex: at === fire.at ? "0" : "-1",
+    return el("button", { type: "button", class: [toneOf(at), up ? "up" : "", faint ? "faint" : "", width > 24 ? "" : "thin"].join(" "), id: `frame-${at}`, tabindex: at === fire.at ? "0" : "-1",
       "aria-label": `${name}: ${frameText(at)}`, style: { left: `${left}px`, top: `${level * FRAME + 3}px`, width: `${Math.max(width - 1, 1)}px` },
       on: { click: () => { zoom(at); focusFrame(at); }, focus: () => tellFrame(at), mouseenter: () => tellFrame(at) } }, width > 24 ? sign + name : "");
   }
