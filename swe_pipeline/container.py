@@ -27,7 +27,8 @@ _GRACE_SECONDS = 5
 _OURS_SECONDS = 600.0
 _TIMED_OUT = (124, 137)
 _LOG_LIMIT = 64 << 20
-# Everything that names or keeps a commit other than the current branch's, then the objects themselves.
+# Everything that names or keeps a commit other than the current branch's, then the objects themselves; git never drops
+# those in packs that are marked as kept or as a promisor's.
 _FORGET_LATER = """set -e
 git checkout --quiet -B base
 git remote | xargs -r -n1 git remote remove
@@ -36,8 +37,18 @@ git for-each-ref --format='%(refname)' | grep -v '^refs/heads/base$' | grep -v '
 git tag --no-merged base | xargs -r git tag -d > /dev/null
 git reflog expire --expire=now --all
 rm -f .git/FETCH_HEAD .git/ORIG_HEAD
+git config --unset extensions.partialClone || true
+git repack -a -d --quiet
+rm -f .git/objects/pack/*.keep .git/objects/pack/*.promisor .git/objects/info/alternates
 git gc --quiet --prune=now
+kept=$(git cat-file --batch-all-objects --batch-check='%(objecttype)' | grep -c '^commit')
+if [ "$kept" != "$(git rev-list --count --all)" ]; then
+  echo 'commits that no branch or tag reaches are still there' >&2
+  exit 1
+fi
 """
+# Unlike a plain sleep, it reaps what ends, and survives when all processes but the first are killed.
+_FIRST_PROCESS = ["sh", "-c", "while :; do sleep 3600 & wait $!; done"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +103,9 @@ class DockerCheckout:
             engine = self._engine or self._own_engine
             self._container = engine.containers.run(
                 _present(engine, self.image),
-                ["sleep", "infinity"],
+                _FIRST_PROCESS,
                 entrypoint="",
                 detach=True,
-                init=True,
                 working_dir=REPOSITORY,
                 network_disabled=not self._network,
                 mem_limit=self._limits.memory,

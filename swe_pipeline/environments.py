@@ -29,6 +29,7 @@ from xlocal.tracer.launch import Interpreter, check_interpreter
 BUILD_UNTIL = "2023-10-01"
 _BUILD_SECONDS = 1800
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_OVERLAYS_TRIED = 4
 _COMPILED = (".so", ".pyd", ".dylib")
 # Sorted after the work tree's own .pth files: a top-level `tests` of a dependency must not hide the project's.
 _LINK = "zz_xlocal_dependencies.pth"
@@ -131,7 +132,9 @@ def _run(arguments: Sequence[str], what: str, *, cwd: Path | None = None) -> str
     except subprocess.TimeoutExpired:
         raise CheckoutError(f"{what}: not ready after {_BUILD_SECONDS} seconds") from None
     if done.returncode:
-        said = " ".join((done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").split())
+        lines = (done.stderr.strip() or done.stdout.strip() or f"exit status {done.returncode}").splitlines()
+        # Of Python's own traceback, the last line names what is wrong.
+        said = " ".join(" ".join(lines[-1:] if lines[0].startswith("Traceback") else lines).split())
         raise CheckoutError(f"{what}: {said if len(said) <= 500 else said[:200] + ' ... ' + said[-300:]}")
     return done.stdout
 
@@ -272,23 +275,44 @@ def _editable(spec: Spec, place: Place) -> None:
 def _overlay(python: Interpreter, spec: Spec, place: Place, moment: datetime) -> None:
     """Put a released wheel's compiled and generated files between the sources, and its metadata into the environment.
 
-    Only what the work tree's Python code needs of the compiled code must be alike in both; the table names the release.
+    Only what the work tree's Python code needs of the compiled code must be alike in both: the first release for which
+    the modules of `check` can be imported is taken.
     """
-    release = spec.wheel(moment)
-    if release is None:
+    releases = spec.releases(moment)[:_OVERLAYS_TRIED]
+    if not releases:
         raise MissingError(f"{spec.distribution}: an overlay needs the release whose compiled files fit (wheels)")
-    wheel = _unpacked(python, f"{spec.distribution}=={release}", place.cache)
-    source = place.tree / spec.source
+    _on_path(spec, place)
+    refusal: CheckoutError | None = None
+    for release in releases:
+        laid = _lay(_unpacked(python, f"{spec.distribution}=={release}", place.cache), spec, place)
+        try:
+            _check(spec, place, release)
+            return
+        except CheckoutError as error:
+            refusal = refusal or error
+            for path in laid:
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert refusal is not None  # noqa: S101 - there was a release, and none fits
+    raise refusal
+
+
+def _lay(wheel: Path, spec: Spec, place: Place) -> list[Path]:
+    """Copy what an overlay takes of an unpacked wheel; returns the files and folders that it made."""
+    made = []
     for file in _installed_files(wheel):
         if _is_compiled(file) or file in spec.generated:
-            target = source / file
+            target = place.tree / spec.source / file
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(wheel / file, target)
-    packages = site_packages(place.home)
+            made.append(target)
     for information in wheel.glob("*.dist-info"):
         kept = shutil.ignore_patterns("RECORD", "direct_url.json", "REQUESTED")
-        shutil.copytree(information, packages / information.name, ignore=kept, dirs_exist_ok=True)
-    _on_path(spec, place)
+        made.append(site_packages(place.home) / information.name)
+        shutil.copytree(information, made[-1], ignore=kept, dirs_exist_ok=True)
+    return made
+
+
+def _check(spec: Spec, place: Place, release: str) -> None:
     for module in spec.check:
         what = f"the compiled files of {spec.distribution} {release} do not fit this commit"
         # The folder is not the work tree, from which anything could be imported.

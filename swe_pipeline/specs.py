@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
@@ -49,11 +50,16 @@ class Spec:
         used_later = ("packages", "check", "test", "env")
         return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in used_later}
 
-    def wheel(self, moment: datetime) -> str | None:
-        """The release whose compiled files fit a commit of that moment; None when this installs no wheel's files."""
+    def releases(self, moment: datetime) -> tuple[str, ...]:
+        """The releases whose compiled files may fit a commit of that moment, the likeliest first.
+
+        The table's choice by date, then those around it, later ones first.
+        """
         day = moment.date().isoformat()
-        fitting = [version for before, version in self.wheels if day < before]
-        return (fitting or [self.wheels[-1][1]])[0] if self.wheels else None
+        later = [version for before, version in self.wheels if day < before]
+        earlier = [version for before, version in reversed(self.wheels) if day >= before]
+        pairs = itertools.zip_longest(later, earlier)
+        return tuple(version for pair in pairs for version in pair if version is not None)
 
 
 def spec_of(issue: Issue) -> Spec:

@@ -8,6 +8,7 @@ import gc
 import hashlib
 import io
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -458,6 +459,15 @@ def test_compiled_files_that_do_not_fit_are_told_at_once(origin, workplace, inde
     said = refused(origin.issue(install="overlay", wheels={"2022-01-01": "7.1"}, check=["toy", "toy._gone"]), workplace)
     assert said.startswith("owner__toy-1: the compiled files of toy 7.1 do not fit this commit: ")
     assert said.endswith("No module named 'toy._gone'")
+    # The one after it has what the commit wants; nothing of the first stays.
+    make_wheel(index, "toy", "7.2", {"toy/_gone.py": "found = 1\n"})
+    wheels = {"2022-01-01": "7.1", "2023-01-01": "7.2"}
+    setup = {"install": "overlay", "wheels": wheels, "check": ["toy._gone"], "generated": ["toy/_gone.py"]}
+    made = LocalCheckout(origin.issue(**setup), workplace)
+    made.prepare()
+    code = "import importlib.metadata as m; print(m.version('toy'))"
+    assert made.run(["python", "-c", code], timeout=60).log == "7.2\n"
+    assert list(made.tree.rglob("*.so")) == []
     assert "needs the release" in refused(origin.issue(install="overlay"), workplace)
 
 
@@ -466,7 +476,7 @@ def test_the_wheel_is_chosen_by_the_commits_date():
         Issue("a", "owner/x", "abcdef0", "t", setup={"wheels": {"2020-06-01": "1", "2021-06-01": "2"}})
     )
     days = (datetime(2020, 5, 31, tzinfo=UTC), datetime(2020, 6, 1, tzinfo=UTC), datetime(2029, 1, 1, tzinfo=UTC))
-    assert [spec.wheel(day) for day in days] == ["1", "2", "2"]
+    assert [spec.releases(day) for day in days] == [("1", "2"), ("2", "1"), ("2", "1")]
 
 
 def test_names_are_compared_as_the_index_does():
@@ -548,6 +558,10 @@ def engine(origin, tmp_path) -> FakeEngine:
     (testbed / "setup.cfg").write_text("[installed]\n")
     git(testbed, "add", ".")
     git(testbed, "commit", "--quiet", "-m", "installation")
+    # Git drops nothing of a pack that is marked so, as partial clones mark theirs.
+    git(testbed, "repack", "-a", "-d", "--quiet")
+    for pack in testbed.glob(".git/objects/pack/*.pack"):
+        pack.with_suffix(".promisor").touch()
     return FakeEngine(testbed)
 
 
@@ -637,3 +651,61 @@ def test_an_engine_that_is_not_there_is_one_line(origin, monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "docker", None)
     with pytest.raises(XlocalError, match="containers need the package docker"):
         DockerCheckout(origin.issue()).prepare()
+
+
+PROGRAMS = ("sh", "git", "patch", "timeout", "sleep", "cat", "grep", "xargs", "rm", "kill", "setsid", "sed", "ls")
+
+
+def image_files(testbed: Path) -> bytes:
+    """A root file system like the official images': this machine's own programs and their libraries, and /testbed."""
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w") as tar:
+        libraries = set()
+        for name in PROGRAMS:
+            program = os.path.realpath(shutil.which(name))
+            tar.add(program, f"bin/{name}")
+            needs = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
+            libraries.update(word for word in needs.split() if word.startswith("/"))
+        for library in sorted(libraries):
+            tar.add(os.path.realpath(library), library.lstrip("/"))
+        helpers = subprocess.run(["git", "--exec-path"], capture_output=True, text=True, check=True).stdout.strip()
+        tar.add(helpers, helpers.lstrip("/"))
+        tar.add(testbed, "testbed")
+        for folder in ("tmp", "root", "etc"):
+            entry = tarfile.TarInfo(folder)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777
+            tar.addfile(entry)
+    return packed.getvalue()
+
+
+@pytest.mark.docker
+def test_a_real_engine_runs_ends_and_forgets(engine, origin):
+    """Needs an engine that DOCKER_HOST names; no registry: the image is made of this machine's programs."""
+    docker = pytest.importorskip("docker", reason="the docker package is not installed")
+    try:
+        real = docker.from_env()
+    except docker.errors.DockerException as error:
+        pytest.skip(f"no Docker engine here: {error}")
+    try:
+        real.api.import_image_from_data(image_files(engine.testbed), repository="xlocal-test", tag="1")
+        with DockerCheckout(
+            origin.issue(), engine=real, image="xlocal-test:1", limits=Limits("1g", 1.0, 64)
+        ) as contained:
+            # Marks that would keep later history from being dropped were in the first image that was tried.
+            assert contained.run(["git", "cat-file", "-e", origin.after], timeout=60).exit_status != 0
+            assert contained.run(["git", "cat-file", "-e", origin.base], timeout=60).exit_status == 0
+            assert contained.run(["ls", "/sys/class/net"], timeout=60).log.split() in ([], ["lo"])
+            late = contained.run(["sh", "-c", "setsid sleep 300 & sleep 300"], timeout=1)
+            assert (late.exit_status, late.timed_out) == (None, True)
+            # The container outlives what it killed, and nothing else does.
+            left = contained.run(["sh", "-c", "cat /proc/[0-9]*/cmdline"], timeout=60)
+            assert left.exit_status == 0
+            assert "300" not in left.log
+            contained.apply(HUNK.format(line=30, before="another = 3"))
+            assert touched_paths(contained.diff()) == ("toy/__init__.py",)
+            contained.reset()
+            assert contained.diff() == ""
+        assert real.containers.list(all=True, filters={"label": "xlocal.instance=owner__toy-1"}) == []
+        real.images.remove("xlocal-test:1", force=True)
+    finally:
+        real.close()

@@ -87,7 +87,7 @@ def test_every_version_of_the_benchmark_has_its_facts(shared_data):
         assert spec.until
         assert spec.test[0] == "python"
         if spec.install == "overlay":
-            assert spec.wheel(issue.created)
+            assert spec.releases(issue.created)
 
 
 def test_one_hand_written_issue_needs_four_fields(tmp_path):
