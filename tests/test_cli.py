@@ -618,19 +618,19 @@ def test_the_lock_is_free_after_a_named_error(project):
 
 
 def slugs_in(source: str) -> set[str]:
-    """The slugs of all warnings that a module can give: first arguments of `Warned(...)` and of `....warn(...)`."""
+    """The slugs of all warnings that a module can give: first arguments of `Warned(...)`, `....warn(...)` and `_Unavailable(...)`."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
             called = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-            if called in ("Warned", "warn", "_warn") and isinstance(node.args[0].value, str):
+            if called in ("Warned", "warn", "_warn", "_Unavailable") and isinstance(node.args[0].value, str):
                 found.add(node.args[0].value)
     return found
 
 
 def test_every_warning_and_exit_code_has_its_paragraph_and_the_other_way_round():
     given = set()
-    for folder in ("tracer", "ranking", "xlocal"):
+    for folder in ("tracer", "ranking", "swe_pipeline", "xlocal"):
         for file in (ROOT / folder).rglob("*.py"):
             given |= slugs_in(file.read_text("utf-8"))
     assert {"hook-lost", "scope-guessed", "issue-cut", "nothing-found"} <= given

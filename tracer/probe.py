@@ -1004,7 +1004,7 @@ def _sink(module, stream):
 
 
 def choose_backend(config):
-    """The backend's class, and why it is another than was wanted: `[slug, text]` or None.
+    """The backend's class, and why it is another than was wanted (else None).
 
     'auto' takes the cheapest that this interpreter has.
     """
@@ -1016,7 +1016,7 @@ def choose_backend(config):
             if native.module is not None:
                 return native, None
         except ImportError as error:
-            why = ["native-unloadable", "the native recorder was not used: %s" % error]
+            why = error
     if wanted == "monitoring" and not hasattr(sys, "monitoring"):
         raise SystemExit("xlocal: this Python has no sys.monitoring (3.12 or later has); use --backend setprofile")
     # Without the global lock, threads would write into each other's buffers: only setprofile has hooks for each.
@@ -1122,7 +1122,7 @@ def start_recording(config, stem, origin, main_code=None):
     kind, why = (focus_backend(), None) if config.get("focus") else choose_backend(config)
     recorder = Recorder(config, stem, origin, kind.name)
     if why is not None:
-        recorder.warn(*why)
+        recorder.warn("native-unloadable", "the native recorder was not used: %s" % why)
     recorder.main_code = main_code
     recorder.ending = None
     backend = kind(recorder)
