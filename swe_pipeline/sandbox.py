@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
 from xlocal.swe_pipeline.checkout import Checkout, LocalCheckout, Run
@@ -249,11 +250,10 @@ def confine(
 @cache
 def own_folders() -> tuple[Path, ...]:
     """Where xlocal's own code lies: scripts are traced inside the sandbox."""
-    import xlocal
-    from xlocal import ranking, tracer
-
-    packages = (xlocal, tracer, ranking)
-    return (_GUARD.parent, *(Path(str(package.__file__)).resolve().parent for package in packages))
+    # By their specifications: this floor imports nothing of the command line.
+    specs = [find_spec(name) for name in ("xlocal", "xlocal.tracer", "xlocal.ranking")]
+    origins = [spec.origin for spec in specs if spec is not None and spec.origin is not None]
+    return (_GUARD.parent, *(Path(origin).resolve().parent for origin in origins))
 
 
 @cache
