@@ -162,7 +162,7 @@ class Ending(NamedTuple):
     left: int
 
 
-def run_to_end(  # noqa: PLR0913 - what a process needs to start
+def run_to_end(
     arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], output: Path, timeout: float, mark: str
 ) -> Ending:
     """Run a program in a session of its own, without input, and end everything it started.

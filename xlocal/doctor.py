@@ -19,7 +19,6 @@ from xlocal.tracer.launch import fixed_addresses
 from xlocal.tracer.native import build
 from xlocal.tracer.record import Interpreter, check_interpreter
 
-
 EXTRAS = {
     "": ("numba",),
     "unixcoder": ("torch", "transformers"),
