@@ -253,6 +253,40 @@ def test_diff_without_recordings_says_so(session, tmp_path):
     assert len(result.stderr.splitlines()) == 1
 
 
+def cut(content: bytes) -> bytes:
+    return content[:420]
+
+
+def flipped(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes(byte ^ 0xFF for byte in content[middle : middle + 40]) + content[middle + 40 :]
+
+
+@pytest.mark.parametrize("damage", [cut, flipped])
+def test_damaged_recordings_are_refused(session, tmp_path, damage):
+    folder = tmp_path / "s"
+    shutil.copytree(session, folder)
+    for file in folder.glob("recordings/*/*/*.xtrace"):
+        file.write_bytes(damage(file.read_bytes()))
+    for command in (("diff",), ("report", "--format", "perfetto")):
+        result = run(*command, "--session", str(folder))
+        assert (result.exit_code, result.stdout) == (4, "")
+        assert result.stderr == f"xlocal: recordings of {folder} are damaged; record again with xlocal trace\n"
+    page = run("report", "-o", "-", "--session", str(folder)).stdout
+    assert f"recordings of {folder} are damaged" in page
+
+
+def test_doubts_about_the_traces_are_told(tmp_path):
+    located(tmp_path, MODULE, "import lib, os; lib.top(True); os._exit(1)", "import lib; lib.top(False)", repeat=1)
+    folder = str(tmp_path / "session")
+    result = run("diff", "--session", folder)
+    assert result.exit_code == 0
+    assert result.stderr.startswith("warning: trace-cut-short: buggy: ")
+    [warned] = json.loads(run("diff", "--json", "--session", folder).stdout)["warnings"]
+    assert warned["slug"] == "trace-cut-short"
+    assert "trace-cut-short" in run("report", "-o", "-", "--session", folder).stdout
+
+
 def test_quiet_leaves_the_result_alone(session):
     loud, quiet = (run("rank", "--session", str(session), *options) for options in ((), ("--quiet",)))
     assert loud.stdout == quiet.stdout

@@ -21,11 +21,12 @@ from xlocal.ranking.source import SourceIndex
 from xlocal.report import plain, short_name
 from xlocal.session import COMPARISON, RECORDINGS, Session, settled
 from xlocal.tracer.calltree import Function
-from xlocal.tracer.errors import UsageError
+from xlocal.tracer.errors import SessionError, UsageError, Warned
 from xlocal.tracer.record import Recording
 
 SCHEMA = 1
 MOST_LINES = 400
+CUT_SHORT = "trace-cut-short"  # what reading says of a trace without an end
 NARROWEST_NAME = 24  # columns that indentation leaves to a name
 NAMED = 3  # functions of a summary that are named
 
@@ -50,6 +51,12 @@ class Compared:
         """Functions whose calls differ between runs of the same script."""
         return self.buggy.noisy | self.reference.noisy
 
+    @property
+    def warnings(self) -> tuple[Warned, ...]:
+        """What the traces themselves leave in doubt; what recording them did was told when it was done."""
+        each = (self.buggy, self.reference)
+        return tuple(warned for seen in each for warned in seen.warnings if warned not in seen.recording.warnings)
+
 
 def roles_of(folder: Path) -> tuple[str, ...]:
     """The references of a session, in the order in which they were given."""
@@ -65,15 +72,20 @@ def read_again(
     """Compare the recordings of a session anew, since sessions keep no trees; runs nothing.
 
     `roles` name the references, `budget` is in seconds for each. Raises SessionError or TraceFormatError for
-    recordings that are missing or damaged.
+    recordings that are missing or damaged, or that do not hold what the session's comparison saw in them.
     """
     with settled(folder):
-        scope = Session.load(folder).scope
+        session = Session.load(folder)
+        scope = session.scope
         index = SourceIndex(scope)
         progress("reading the traces")
         buggy, *references = [
             observe(Recording.load(folder / RECORDINGS / role), index, scope) for role in ("buggy", *roles)
         ]
+        former = Comparison.load(folder / COMPARISON)
+        changed = bool(session.changed_sources())
+        if not all(_as_before(seen, former, changed) for seen in (buggy, *references)):
+            raise SessionError(f"recordings of {folder} are damaged; record again with xlocal trace")
         return tuple(
             Compared(
                 buggy,
@@ -87,6 +99,19 @@ def read_again(
             )
             for reference in references
         )
+
+
+def _as_before(seen: Observation, former: Comparison, changed: bool) -> bool:
+    """Whether a recording still holds what it held when the session was made.
+
+    In sources that `changed` since, calls may have other names or none, so that their numbers say nothing.
+    """
+    run = next((run for run in former.runs if run.role == seen.role), None)
+    cut = any(warned.slug == CUT_SHORT for warned in seen.warnings)
+    if run is None or (cut and not any(w.slug == CUT_SHORT and seen.role in w.text for w in former.warnings)):
+        return False
+    now = len(seen.tree) - 1, len(seen.tree.counts()), not seen.noisy
+    return changed or now == (run.calls, run.functions, run.identical_repeats)
 
 
 def chosen_role(roles: tuple[str, ...], number: int) -> str:
@@ -225,6 +250,7 @@ def as_json(compared: Compared, *, most: int = MOST_LINES) -> str:
         "schema": SCHEMA,
         "reference": compared.reference.role,
         "distance": {"cost": difference.cost, "lower": difference.lower, "exact": difference.exact},
+        "warnings": [{"slug": warned.slug, "text": warned.text} for warned in compared.warnings],
         "left_out": shown.hidden,
         "lines": list(_documents(rows, shown)),
     }

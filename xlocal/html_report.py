@@ -59,13 +59,14 @@ def document(
     functions = _Numbers()
     suspects, left_out = _suspects(found, SourceIndex(session.scope), functions)
     trees = [_tree(each, functions, most=MOST_LINES // max(len(compared), 1)) for each in compared]
+    doubts = dict.fromkeys((*all_warnings(found), *(warned for each in compared for warned in each.warnings)))
     return {
         "version": version("xlocal"),
         "ranker": found.ranker,
         "issue": found.issue,
         "distance": distance(found.comparison),
         "runs": [_run(run) for run in found.runs],
-        "warnings": [[warned.slug, plain(warned.text)] for warned in all_warnings(found)],
+        "warnings": [[warned.slug, plain(warned.text)] for warned in doubts],
         "suspects": suspects,
         "trees": trees,
         "noise": [[role, names] for role, names in _noise(compared).items() if names],

@@ -322,11 +322,12 @@ class Tools:
 
         def work() -> Differences:
             from xlocal.diff_view import chosen_role, print_diff, read_again, roles_of
-            from xlocal.report import make_console
+            from xlocal.report import make_console, plain
 
             role = chosen_role(roles_of(folder), reference)
             compared = read_again(folder, (role,), budget=60.0)[0]
             paper = StringIO()
+            paper.writelines(f"warning: {warned.slug}: {plain(warned.text)}\n" for warned in compared.warnings)
             print_diff(compared, make_console(paper), most=lines)
             difference = compared.difference
             counts = len(difference.deleted), len(difference.inserted)

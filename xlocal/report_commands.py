@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -13,6 +13,7 @@ from xlocal.settings import RANKERS
 from xlocal.tracer.errors import UsageError
 
 if TYPE_CHECKING:
+    from xlocal.diff_view import Compared
     from xlocal.ranking.localize import Localization
 
 # What `--format` of trace and rank takes beside text, json and markdown.
@@ -112,12 +113,21 @@ def _report(found: Localization, form: str, session: Path, *, budget: float, top
     from xlocal.perfetto import as_trace_events
 
     compared = read_again(session, roles_of(session), budget=budget, progress=progress)
+    _warn(compared)
     written, left_out = as_trace_events(compared)
     if left_out:
         click.echo(
             f"{left_out:,} small calls without a difference are left out: viewers cannot hold them all", err=True
         )
     return written
+
+
+def _warn(compared: Iterable[Compared]) -> None:
+    """Tell on stderr what the traces leave in doubt, each once."""
+    from xlocal.report import plain
+
+    for warned in dict.fromkeys(warned for each in compared for warned in each.warnings):
+        click.echo(f"warning: {warned.slug}: {plain(warned.text)}", err=True)
 
 
 def _save(file: Path, text: str) -> None:
@@ -159,6 +169,7 @@ def show_difference(reference: int, lines: int, as_json: bool, **given: Any) -> 
     else:
         differs = diff_view.print_diff(compared, _stdout(), most=lines)
     sys.stdout.flush()
+    _warn([compared])
     sys.exit(0 if differs else EQUAL)
 
 
