@@ -240,6 +240,28 @@ def test_a_disk_without_room_is_one_line_and_keeps_the_former_session(tmp_path):
     assert leftovers(folder) == []
 
 
+@POSIX
+def test_a_lock_that_cannot_be_written_is_one_line_and_leaves_nothing(tmp_path):
+    writer = python(
+        """
+        import resource, signal, sys
+        from pathlib import Path
+        from xlocal.session import replacing
+        from xlocal.tracer.errors import SessionError
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+        try:
+            with replacing(Path(sys.argv[1])):
+                pass
+        except SessionError as error:
+            sys.exit(f"said: {error}")
+        """,
+        tmp_path / "s",
+    )
+    said = writer.communicate()[1].strip()
+    assert said == f"said: {tmp_path / 's'}: cannot write the session: File too large"
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_read_only_folder_is_one_line(tmp_path):
     tmp_path.chmod(0o500)

@@ -164,9 +164,9 @@ def writing_to(folder: Path) -> Iterator[None]:
 
 
 def _refused(folder: Path, error: OSError) -> SessionError:
-    return SessionError(
-        f"{folder}: cannot write the session: {error.strerror or error}; the former session is as it was"
-    )
+    former = folder.exists() or _beside(folder, "old").exists()
+    kept = "; the former session is as it was" if former else ""
+    return SessionError(f"{folder}: cannot write the session: {error.strerror or error}{kept}")
 
 
 @contextlib.contextmanager
@@ -238,12 +238,12 @@ def _locked(folder: Path) -> Iterator[None]:
     """Hold the lock file beside `folder`. The system drops the lock of a dead process, so none goes stale."""
     path = _beside(folder, "lock")
     with _open_lock(path, folder) as lock:
-        with writing_to(folder):
-            lock.truncate(0)
-            lock.write(f"{os.getpid()} {time.strftime('%Y-%m-%d %H:%M:%S')}\n")
-            lock.flush()
-            _recover(folder)
         try:
+            with writing_to(folder):
+                lock.truncate(0)
+                # Unbuffered: what a full disk refused would be written, and refused, again when the file is closed.
+                os.write(lock.fileno(), f"{os.getpid()} {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
+                _recover(folder)
             yield
         finally:
             # Unlinked while still locked: whoever waits on the old file sees that it is gone and opens a new one.
