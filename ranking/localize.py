@@ -39,7 +39,10 @@ Closer = Callable[[Recording, Focus], Sequence[Closeup]]  # runs a script again;
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What is told of one script: how it ended, how much it called, and how alike its repeats were."""
+    """What is told of one script: how it ended, how much it called, and how alike its repeats were.
+
+    `exit_status` is the number of the signal, negated, where one ended the script.
+    """
 
     role: str
     command: str
@@ -84,7 +87,9 @@ class Comparison:
             version = document.pop("version")
             if version != VERSION:
                 age = "a newer" if version > VERSION else "an older"
-                raise SessionError(f"{path}: written by {age} xlocal (version {version}); record again with xlocal trace")
+                raise SessionError(
+                    f"{path}: written by {age} xlocal (version {version}); record again with xlocal trace"
+                )
             return cls(
                 **{
                     **document,
@@ -190,7 +195,8 @@ def compare(
     nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
     return Comparison(
         runs=tuple(_summary(observation) for observation in seen),
-        warnings=(*_warnings(bad, good, pairs), *doubts, *index.warnings),
+        # What is wrong with the machine is found by each run, and said once.
+        warnings=tuple(dict.fromkeys((*_warnings(bad, good, pairs), *doubts, *index.warnings))),
         suspects=suspects,
         cost=nearest.cost,
         lower=nearest.lower,
@@ -282,7 +288,7 @@ def _summary(observation: Observation) -> RunSummary:
     return RunSummary(
         role=observation.role,
         command=observation.recording.command.text,
-        exit_status=run.exit_status,
+        exit_status=-run.signal if run.exit_status is None and run.signal else run.exit_status,
         exception=uncaught.type if uncaught else None,
         message=uncaught.message if uncaught else None,
         calls=len(observation.tree) - 1,
@@ -330,7 +336,8 @@ def _output(observation: Observation) -> str:
 def _ending(observation: Observation) -> str:
     if observation.uncaught:
         return observation.uncaught[0].type.rpartition(".")[2]
-    return f"exit status {observation.recording.executions[0].exit_status}"
+    run = observation.recording.executions[0]
+    return f"exit status {run.exit_status}" if run.signal is None else f"signal {run.signal}"
 
 
 def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect]) -> str | None:

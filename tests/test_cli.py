@@ -280,6 +280,7 @@ def test_a_scope_that_never_runs_names_what_ran_instead(project):
         (["trace", "buggy.py", "reference.py", "--scope", "absent_package"], "absent_package"),
         (["trace", "buggy.py", "reference.py", "--python", "/absent/python"], "no such interpreter"),
         (["trace", "buggy.py", "reference.py", "--python", "/dev/null"], "/dev/null"),
+        (["trace", "buggy.py", "reference.py", "--python", "/bin/ls"], "does not run Python code (exit status 2)"),
         (["trace", "buggy.py", "reference.py", "--cwd", "absent"], "absent"),
         (["trace", "buggy.py", "reference.py", "--env", "A"], "is not of the form K=V"),
         (["trace", "buggy.py", "reference.py", "--env", "=1"], "is not of the form K=V"),
@@ -313,6 +314,12 @@ def test_an_interpreter_that_is_too_old_is_refused(project):
     if old is None:
         pytest.skip("no Python older than 3.6 here")
     refused(trace("--python", str(old)), 2, "2.7", "3.6")
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="this interpreter has sys.monitoring")
+def test_monitoring_is_refused_where_python_has_none(project):
+    refused(trace("--backend", "monitoring"), 2, "--backend monitoring: needs Python 3.12 or later")
+    assert not (project / ".xlocal" / "latest").exists()
 
 
 # --- scripts that do not behave -----------------------------------------------------------------------------------------
@@ -472,6 +479,22 @@ def test_two_at_once_in_one_session_folder(kept):
         process.send_signal(signal.SIGINT)
         process.communicate()
     assert trace().exit_code == 0
+
+
+@POSIX
+def test_a_script_that_a_signal_ends_names_it_and_what_is_wrong_with_the_machine_is_said_once(project, monkeypatch):
+    monkeypatch.setenv("CC", "absent-compiler")
+    monkeypatch.setenv("XLOCAL_CACHE", str(project / "cache"))
+    killed = write(
+        project,
+        "killed.py",
+        "import os, signal\nfrom timesheet import parse_entry\nparse_entry('1h')\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_DFL)\nos.kill(os.getpid(), signal.SIGTERM)\n",
+    )
+    found = as_document(trace("--json", "--repeat", "1", scripts=(killed, "reference.py")))
+    assert found["runs"][0]["exit_status"] == -signal.SIGTERM
+    said = [(warning["slug"], warning["text"]) for warning in found["warnings"]]
+    assert len(said) == len(set(said))
 
 
 @POSIX

@@ -122,12 +122,19 @@ def _answer(path: str, arguments: Sequence[str], who: str) -> Any:
     except OSError as error:
         raise UsageError(f"{who}: cannot be started: {error.strerror}") from None
     if done.returncode:
-        reason = (done.stderr.strip() or "no output").splitlines()[-1]
-        raise UsageError(f"{who}: does not run Python code (exit status {done.returncode}: {reason})")
+        raise UsageError(f"{who}: does not run Python code (exit status {done.returncode}{_complaint(done.stderr)})")
     try:
         return ast.literal_eval(done.stdout.splitlines()[-1])
     except (ValueError, SyntaxError, IndexError):
         raise UsageError(f"{who}: is not a Python interpreter") from None
+
+
+def _complaint(stderr: str) -> str:
+    """The line of stderr that tells what went wrong, short; of a traceback that is the last, else the first."""
+    lines = stderr.strip().splitlines() or ["no output"]
+    line = lines[-1] if any(each.startswith("Traceback ") for each in lines) else lines[0]
+    # Other programs quote the code that they took for the name of a file.
+    return "" if "import sys" in stderr else f": {line[:120]}"
 
 
 @cache

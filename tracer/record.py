@@ -168,6 +168,8 @@ def record(  # noqa: PLR0913 - each is an option of the command line
     if isinstance(cwd, Path) and not cwd.is_dir():
         raise UsageError(f"--cwd {cwd}: no such folder")
     path = find_python(python)
+    if backend == "monitoring":
+        _require_monitoring(path)
     check_script(command, python=path)
     built = Built(None, None) if focus else native_for(backend, path)
     place = Path(os.path.abspath(folder)) / role
@@ -213,6 +215,13 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             f"{command.text}: still ran after {timeout:g} seconds and was ended; give it longer with --timeout"
         )
     return recording
+
+
+def _require_monitoring(python: str) -> None:
+    version = check_interpreter(python).version
+    if version < (3, 12):
+        name = ".".join(map(str, version))
+        raise UsageError(f"--backend monitoring: needs Python 3.12 or later, and {python} is Python {name}")
 
 
 def closeups(recording: Recording, focus: Focus, *, timeout: float = 300.0, **options: Any) -> tuple[Closeup, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 from collections.abc import Iterator
 from typing import IO, Any
 
@@ -186,13 +187,20 @@ def outcome(run: RunSummary) -> str:
     if run.exit_status is None:
         ended = "no exit status"
     elif run.exit_status < 0:
-        ended = f"killed by signal {-run.exit_status}"
+        ended = f"killed by {_signal_name(-run.exit_status)}"
     else:
         ended = f"exit {run.exit_status}"
     if run.exception is None:
         return ended
     message = f": {_cut(plain(run.message), 160)}" if run.message else ""
     return f"{ended}, {short_name(run.exception)}{message}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def short_name(exception: str) -> str:
