@@ -9,7 +9,6 @@ RUN apt-get update \
     && rm -rf /var/lib/apt/lists/*
 
 COPY LICENSE README.md pyproject.toml /opt/xlocal/
-COPY examples /opt/xlocal/examples
 COPY tracer /opt/xlocal/tracer
 COPY ranking /opt/xlocal/ranking
 COPY swe_pipeline /opt/xlocal/swe_pipeline

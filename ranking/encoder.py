@@ -103,7 +103,10 @@ def find_model(model: str) -> Path:
 def _require(*packages: str) -> None:
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
-        raise ModelError(f"encoders need {' and '.join(missing)}; pip install 'xlocal[unixcoder]'")
+        raise ModelError(
+            f"encoders need {' and '.join(missing)}; pip install 'xlocal[unixcoder]'. They also need the weights of a "
+            "model, which come from the hub or from a folder named with --model DIR"
+        )
 
 
 class TransformerEncoder:
