@@ -379,12 +379,12 @@ def forest_band(a: Order, b: Order, band: Band, x: int, y: int, paper: bool, kno
         low, high = np.int64(lows[i + 1]), np.int64(highs[i + 1])
         shift = bases[i + 1] - low
         first = max(low, begin + 1)
-        best: int = i + 1 - start if first == begin + 1 else FAR
+        best: Any = i + 1 - start if first == begin + 1 else FAR  # numba's integers are not Python's
         source = left_a[i]
         on_path = source == start
         low_from, high_from, shift_from = lows[source], highs[source], bases[source] - lows[source]
         label = label_a[i]
-        for c in range(first, min(high, y + 1) + 1):
+        for c in range(first, 1 + min(int(high), y + 1)):
             if i == start:
                 best = min(best, c - begin)
             elif low_up <= c <= high_up:
