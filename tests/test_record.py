@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,6 +15,7 @@ import venv
 from pathlib import Path
 
 import pytest
+from xlocal.tracer import launch
 from xlocal.tracer.command import Command, parse_command
 from xlocal.tracer.errors import ScriptError, SessionError, UsageError
 from xlocal.tracer.launch import check_interpreter, check_script, find_python, fixed_addresses
@@ -253,6 +255,39 @@ def test_a_pytest_node(here):
     (run,) = recording(text, command="pytest -q script.py::test_a").executions
     assert (run.exit_status, calls(run)) == (1, ["inner"])
     assert "1 failed" in run.stdout()
+
+
+def test_a_pytest_node_where_pytest_is_missing(here):
+    venv.create(here.parent / "bare", with_pip=False, symlinks=True)
+    bare = here.parent / "bare" / "bin" / "python"
+    text = "def test_a():\n    pass\n"
+    with pytest.raises(ScriptError, match=f"{re.escape(str(bare))} has no pytest; install it there"):
+        recording(text, command="pytest script.py::test_a", python=bare)
+    raising = "import sys\ndef test_a():\n    raise SystemExit(\"No module named 'pytest'\")\n"
+    assert recording(raising, command="pytest script.py::test_a").executions[0].exit_status == 1
+
+
+def test_why_addresses_vary_is_told(here, monkeypatch):
+    def found(program: str | None) -> list[str]:
+        launch._address_fixer.cache_clear()
+        if program is not None:
+            tool = here / "bin" / "setarch"
+            tool.parent.mkdir(exist_ok=True)
+            tool.write_text(f"#!/bin/sh\n{program}\n")
+            tool.chmod(0o755)
+        path = f"{here / 'bin'}{os.pathsep}{os.environ['PATH']}" if program is not None else str(here / "empty")
+        with monkeypatch.context() as patch:
+            patch.setenv("PATH", path)
+            assert launch.fixed_addresses() == ()
+            return [warned.text for warned in recording("", python=sys.executable).warnings]
+
+    try:
+        assert any("setarch (of util-linux) is not on the path" in text for text in found(None))
+        refusal = "echo 'setarch: not permitted' >&2; exit 1"
+        assert any("setarch was refused: setarch: not permitted" in text for text in found(refusal))
+        assert any("had no effect" in text for text in found("echo 00000000"))
+    finally:
+        launch._address_fixer.cache_clear()
 
 
 def test_a_recording_survives_its_file_and_a_move(here):

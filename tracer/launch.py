@@ -137,23 +137,43 @@ def _complaint(stderr: str) -> str:
     return "" if "import sys" in stderr else f": {line[:120]}"
 
 
-@cache
 def fixed_addresses() -> tuple[str, ...]:
-    """The words to put before a command so that addresses are not randomised; none where the system cannot do so.
+    """The words to put before a command so that addresses are not randomised; none where that cannot be done."""
+    return _address_fixer()[0]
 
-    Proven once by a real process, since containers often forbid it.
-    """
+
+def why_addresses_vary() -> str | None:
+    """What keeps addresses from being fixed, as a clause; None where they are."""
+    return _address_fixer()[1]
+
+
+@cache
+def _address_fixer() -> tuple[tuple[str, ...], str | None]:
+    """The words, or why there are none; proven once by a real process, since containers often forbid it."""
     setarch, cat = shutil.which("setarch"), shutil.which("cat")
-    if setarch is None or cat is None:
-        return ()
+    if setarch is None:
+        return (), "the program setarch (of util-linux) is not on the path"
+    if cat is None:
+        return (), "the program cat, which shows whether setarch works, is not on the path"
     prefix = (setarch, platform.machine(), "-R")
     try:
         done = subprocess.run(
-            [*prefix, cat, "/proc/self/personality"], capture_output=True, text=True, timeout=10, check=False
+            [*prefix, cat, "/proc/self/personality"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=10,
+            check=False,
         )
-        return prefix if not done.returncode and int(done.stdout, 16) & 0x0040000 else ()
-    except (OSError, subprocess.TimeoutExpired, ValueError):
-        return ()
+        if done.returncode:
+            said = (done.stderr.strip() or f"exit status {done.returncode}").splitlines()[-1]
+            return (), f"{setarch} was refused: {said}"
+        if int(done.stdout, 16) & 0x0040000:
+            return prefix, None
+        return (), f"{setarch} had no effect"
+    except (OSError, subprocess.TimeoutExpired, ValueError) as error:
+        return (), f"{setarch} could not be tried: {error}"
 
 
 class Ending(NamedTuple):

@@ -25,6 +25,7 @@ from xlocal.tracer.launch import (
     find_python,
     fixed_addresses,
     run_to_end,
+    why_addresses_vary,
 )
 from xlocal.tracer.native import Built, native_for
 from xlocal.tracer.scope import Scope
@@ -50,6 +51,7 @@ VERSION = 1
 FILE = "recording.json"
 _PROBE = Path(__file__).with_name("probe.py")
 _TAIL_BYTES = 16_384
+_NO_PYTEST = "No module named 'pytest'"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +209,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             left = max(left, ending.left)
             if ending.timed_out:
                 break
-            _require_trace(executions[-1])
+            _require_trace(executions[-1], path)
     recording = Recording(role, command, tuple(executions), tuple(_doubts(command, left, built.warning)))
     recording.save(place)
     if executions[-1].timed_out:
@@ -276,7 +278,7 @@ def _empty(folder: Path) -> None:
     folder.mkdir(exist_ok=True)
 
 
-def _require_trace(run: Execution) -> None:
+def _require_trace(run: Execution, python: str) -> None:
     """SessionError when the disk refused the trace, ScriptError when there is none for another reason."""
     lines = _last_lines(run.folder / "stderr.txt")
     refused = [line for line in lines if line.startswith("xlocal: cannot write ")]
@@ -286,6 +288,12 @@ def _require_trace(run: Execution) -> None:
     missing = f": No module named {run.command.target}"
     if run.command.kind == "module" and run.exit_status == 1 and lines and lines[-1].rstrip().endswith(missing):
         raise ScriptError(f"{run.command.text}: the interpreter finds no module {run.command.target}; check --python")
+    # Raised by the import in our own code; a program in which pytest is missing has frames of its own.
+    ours = any(line.strip().startswith('File "<pytest>", line 1') for line in lines[-3:-1])
+    if run.command.kind == "pytest" and run.exit_status == 1 and ours and lines[-1].endswith(_NO_PYTEST):
+        raise ScriptError(
+            f"{run.command.text}: {python} has no pytest; install it there, or name another with --python"
+        )
     if (run.folder / "main.xtrace").exists():
         return
     how = f"exit status {run.exit_status}" if run.signal is None else f"ended by {_signal_name(run.signal)}"
@@ -311,11 +319,11 @@ def _last_lines(file: Path) -> list[str]:
 def _doubts(command: Command, left: int, slower: Warned | None) -> Iterator[Warned]:
     if slower is not None:
         yield slower
-    if not fixed_addresses():
+    if (why := why_addresses_vary()) is not None:
         yield Warned(
             "addresses-random",
-            "this system does not let xlocal fix memory addresses, so what depends on them (the order of sets of "
-            "objects, default hashes) may differ between runs",
+            f"memory addresses are not fixed, for {why}; what depends on them (the order of sets of objects, default "
+            "hashes) may differ between runs",
         )
     if left:
         yield Warned(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from xlocal.ranking.encoder import DEFAULT_MODEL
 from xlocal.tracer.errors import UsageError
-from xlocal.tracer.launch import fixed_addresses
+from xlocal.tracer.launch import fixed_addresses, why_addresses_vary
 from xlocal.tracer.native import build
 from xlocal.tracer.record import Interpreter, check_interpreter
 
@@ -115,7 +115,7 @@ def _recording() -> Iterator[Check]:
     compiler = next(filter(None, map(find_program, (os.environ.get("CC", "cc"), "gcc", "clang"))), None)
     yield Check("recording", "C compiler", compiler is not None, compiler or "not found", "a C compiler such as gcc")
     fixed = fixed_addresses()
-    detail = fixed[0] if fixed else "setarch is missing or not allowed here; runs may differ by addresses"
+    detail = fixed[0] if fixed else f"{why_addresses_vary()}; runs may differ by addresses"
     yield Check("recording", "fixed addresses", bool(fixed), detail, "setarch, of the package util-linux")
 
 
