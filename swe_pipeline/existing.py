@@ -25,7 +25,7 @@ class ExistingTests:
     """
 
     files: int = 3
-    seconds: float = 600.0
+    seconds: float = 300.0
 
     def choose(self, checkout: Checkout, places: Sequence[tuple[str, str]]) -> tuple[str, ...]:
         """Test files for functions (path, qualname), the nearest first."""
@@ -37,7 +37,7 @@ class ExistingTests:
             return {}
         if spec_of(checkout.issue).test != Spec().test:
             return self._by_own_runner(checkout, files)
-        command = [checkout.python, "-m", "pytest", "-q", "-rA", "--no-header", "--tb=no", "-p", "no:cacheprovider"]
+        command = [checkout.python, "-m", "pytest", "-q", "-rA", "--tb=no", "-p", "no:cacheprovider"]
         run = checkout.run([*command, *files], timeout=self.seconds)
         return {name: outcome in ("PASSED", "XFAIL", "XPASS") for outcome, name in _OUTCOME.findall(run.log)}
 

@@ -138,6 +138,9 @@ def baseline(assistant: Assistant, suite: Suite, leads: Leads) -> Results:
         suite.chosen = tuple(chosen)
         outcome = _run_regression(assistant, suite, suite.chosen, "before")
         suite.passing = frozenset(name for name, passed in outcome.items() if passed)
+        # A file that took too long, or none of whose tests passed, would only cost time again and again.
+        useful = {name.partition("::")[0] for name in suite.passing}
+        suite.chosen = tuple(file for file in chosen if file in useful) or suite.chosen
     return run_suite(assistant, suite, what="before", known=suite.passing)
 
 
@@ -267,7 +270,7 @@ def _candidate(
     )
     try:
         assistant.ask(task)
-        ended = "green" if tries.best is not None and tries.best.results.green else "accepted with disputed tests"
+        ended = tries.ended()
     except GaveUp as error:
         ended = f"gave up: {error}"
     except LimitReached as error:
@@ -385,6 +388,13 @@ class _Tries:
         failing = [check for check in results.checks if not check.passed]
         if [c for c in failing if not (c.kind == "validation" and c.name in disputed)]:
             raise Rejected(f"Not yet:\n{_report(results)}")
+
+    def ended(self) -> str:
+        """How an accepted patch stands."""
+        results = self.best.results if self.best is not None else Results(())
+        if results.green:
+            return "green"
+        return "accepted with disputed tests" if results.checks else "accepted without any test"
 
     def _keep(self, patch: Patch) -> None:
         if self.best is None or _is_better(patch, self.best):
