@@ -24,13 +24,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import edist.ted
-import numpy as np
-from apted import APTED, Config
-from rich.console import Console
-from rich.table import Table
-from xlocal.ranking.diff import diff
-from xlocal.tracer.calltree import CallTree, Function
+from needed import require
+
+require("xlocal", "numpy", "rich", "apted", "edist")
+
+import edist.ted  # noqa: E402
+import numpy as np  # noqa: E402
+from apted import APTED, Config  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from xlocal.ranking.diff import diff  # noqa: E402
+from xlocal.tracer.calltree import CallTree, Function  # noqa: E402
 
 SIZES = (100, 1000, 3000, 10_000, 100_000, 1_000_000)
 EDITS = ("0", "10", "100", "10%", "50%", "apart")
@@ -68,7 +72,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="fewer and smaller pairs, within a minute")
     parser.add_argument("--sizes", help=f"node counts (default {','.join(map(str, SIZES))})")
     parser.add_argument(
-        "--edits", help=f"numbers of edits, shares of the nodes, or 'apart' (default {','.join(EDITS)})"
+        "--edits",
+        help=f"numbers of edits, shares of the nodes, or 'apart' (default {','.join(EDITS).replace('%', '%%')})",
     )
     parser.add_argument("--pairs", type=Path, help="folder of saved pairs, measured too")
     parser.add_argument("--save", type=Path, help="write the random pairs here")

@@ -24,15 +24,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
-from xlocal.ranking.encoder import CachedEncoder, Encoder, TransformerEncoder, load_encoder
-from xlocal.ranking.evidence import Evidence, Suspect
-from xlocal.ranking.rank import Context, get_ranker
-from xlocal.ranking.source import FunctionSource, SourceIndex
-from xlocal.ranking.text import read_issue
+from needed import require
+
+require("xlocal", "numpy", "rich")
+
+import numpy as np  # noqa: E402
+from numpy.typing import NDArray  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
+from xlocal.ranking.encoder import CachedEncoder, Encoder, TransformerEncoder, load_encoder  # noqa: E402
+from xlocal.ranking.evidence import Evidence, Suspect  # noqa: E402
+from xlocal.ranking.rank import Context, get_ranker  # noqa: E402
+from xlocal.ranking.source import FunctionSource, SourceIndex  # noqa: E402
+from xlocal.ranking.text import read_issue  # noqa: E402
 
 PACKAGES = ("email", "asyncio", "json", "http", "logging", "xml", "unittest", "importlib", "urllib", "concurrent")
 ISSUE = """message_from_string() loses the charset of a header when it is folded

@@ -24,8 +24,12 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+from needed import require
+
+require("xlocal", "numpy", "rich", "uv")
+
+from rich.console import Console  # noqa: E402
+from rich.table import Table  # noqa: E402
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "experiments"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import localization
 import pytest
@@ -170,3 +171,14 @@ def test_kinds_count_the_cases_where_they_occur():
 def test_a_released_package_is_named_by_its_first_requirement(tmp_path):
     case = Case("x-1", "pypi", tmp_path, "3.11", (), (), "", (), (), ("markupsafe==2.0.1", "six"), False)
     assert case.repository == "markupsafe"
+
+
+@pytest.mark.parametrize("program", ["diff_speed", "trace_overhead", "rank_speed"])
+def test_a_benchmark_without_its_packages_ends_in_one_line(program):
+    file = Path(__file__).parents[1] / "benchmarks" / f"{program}.py"
+    # Without the module site there are no packages but those of the standard library.
+    result = subprocess.run([sys.executable, "-S", str(file), "--quick"], capture_output=True, text=True, check=False)
+    [said] = result.stderr.splitlines()
+    assert result.returncode == 2
+    assert "needs the extra dev: make test makes the environment" in said
+    assert "xlocal" in said.partition(" has no ")[2]
