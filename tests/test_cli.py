@@ -91,14 +91,14 @@ def slugs(result: Result) -> list[str]:
 
 
 def refused(result: Result, code: int, *texts: str) -> None:
-    """One line on stderr (click's own usage errors have more), nothing on stdout, the exit code."""
+    """One line on stderr, nothing on stdout, the exit code."""
     assert result.exit_code == code, result.output
     assert result.stdout == ""
     assert "Traceback" not in result.stderr
     for text in texts:
         assert text in result.stderr
-    if result.stderr.startswith("xlocal:"):
-        assert len(result.stderr.splitlines()) == 1
+    assert result.stderr.startswith("xlocal: ")
+    assert len(result.stderr.splitlines()) == 1
 
 
 def write(folder: Path, name: str, text: str) -> str:
@@ -525,6 +525,32 @@ def test_a_reader_that_goes_away_is_no_error(traced):
     process.stdout = None
     status, _, err = ended(process)
     assert (status, err) == (141, "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is always full")
+@pytest.mark.parametrize("arguments", [["rank"], ["rank", "--json"], ["doctor"], ["--help"], ["rank", "--help"]])
+def test_a_full_disk_behind_stdout_is_one_line(traced, arguments):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "xlocal", *arguments], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert (done.returncode, done.stderr) == (4, "xlocal: cannot write the output: No space left on device\n")
+
+
+def test_an_interrupt_while_modules_are_imported_is_one_line(project):
+    write(project, "click.py", "raise KeyboardInterrupt\n")
+    status, out, err = ended(start("--help", env={**os.environ, "PYTHONPATH": str(project)}))
+    assert (status, out, err) == (130, "", "xlocal: interrupted\n")
+
+
+def test_agents_without_their_packages_name_the_extra(project):
+    write(project, "issue.txt", "The report is wrong.")
+    write(project, "pydantic.py", "raise ModuleNotFoundError('no pydantic', name='pydantic')\n")
+    environment = {**os.environ, "PYTHONPATH": str(project)}
+    status, out, err = ended(start("fix", "issue.txt", "--model", "http://127.0.0.1:9/v1#m", env=environment))
+    assert (status, out) == (4, "")
+    assert err.splitlines()[-1].startswith("xlocal: agents need pydantic; ")
+    assert "pip install 'xlocal[agents]'" in err
 
 
 def test_real_exit_codes(project):

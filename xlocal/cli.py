@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import logging
 import os
 import re
@@ -37,12 +38,30 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "markdown", *REPORT_FORMATS)
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_OF_AGENTS = {"anthropic", "genai_prices", "openai", "pydantic", "pydantic_ai"}
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 class _Group(click.Group):
     """Turns every way in which a command can fail into one line and an exit code."""
+
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+        if not standalone_mode:
+            return super().main(*args, standalone_mode=False, **extra)
+        try:
+            status = super().main(*args, standalone_mode=False, **extra)
+            sys.stdout.flush()
+        except click.ClickException as error:
+            _fail_usage(error)
+        except click.Abort:
+            _fail("interrupted", INTERRUPTED)
+        except BrokenPipeError:
+            _end_quietly()
+        except OSError as error:
+            _fail_output(error)
+        sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -60,6 +79,11 @@ class _Group(click.Group):
         except Exception as error:  # noqa: BLE001
             # The last place that can answer for a mistake of ours: one line, and where to find the rest.
             _show_traceback(ctx)
+            if isinstance(error, OSError) and error.errno in _DISK_FULL:
+                _fail_output(error)
+            if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _OF_AGENTS:
+                line = f"agents need {error.name}; install what they need with: pip install 'xlocal[agents]'"
+                _fail(line, XlocalError.exit_code)
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             line = f"unexpected {what} (this is a bug of xlocal; XLOCAL_DEBUG=1 or xlocal --debug shows where)"
             _fail(line, XlocalError.exit_code)
@@ -68,6 +92,25 @@ class _Group(click.Group):
 def _fail(message: str, code: int) -> NoReturn:
     click.echo(f"xlocal: {message}", err=True)
     sys.exit(code)
+
+
+def _fail_usage(error: click.ClickException) -> NoReturn:
+    """Click's own errors in one line; the bare `xlocal` is answered with its help."""
+    context = getattr(error, "ctx", None)
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        sys.exit(error.exit_code)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    hint = f"; see {context.command_path} --help" if context is not None else ""
+    _fail(message + hint, error.exit_code)
+
+
+def _fail_output(error: OSError) -> NoReturn:
+    # What Python would still flush to a full disk has nowhere to go; a stream in memory has no number.
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    name = f"{error.filename}: " if error.filename else ""
+    _fail(f"{name}cannot write the output: {error.strerror or error}", XlocalError.exit_code)
 
 
 def _show_traceback(ctx: click.Context) -> None:
@@ -107,10 +150,7 @@ def main() -> NoReturn:
             stream.reconfigure(errors="backslashreplace")
     # So that a terminated xlocal ends its child and leaves no half-written session.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
-    try:
-        cli.main(prog_name="xlocal")
-    except KeyboardInterrupt:
-        sys.exit(INTERRUPTED)
+    sys.exit(cli.main(prog_name="xlocal"))
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
