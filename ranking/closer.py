@@ -247,13 +247,13 @@ def _judge(pair: Pair) -> Iterator[tuple[str, Finding]]:
             yield "origin", Finding(0.9, f"called with the same arguments in both runs, {outcome}")
         changed = _exit_state(pair)
         if changed:
-            text = f"called with the same arguments, left {changed[0]} as {_short(bad.after, changed[0])}"
-            yield "exit-state", Finding(1.0, f"{text}, {_short(good.after, changed[0])} in the reference run")
+            text = f"called with the same arguments, left {changed[0]} as {_both(bad.after, good.after, changed[0])}"
+            yield "exit-state", Finding(1.0, text)
     elif not state:
         changed = _exit_state(pair)
         if changed:
-            text = f"left {changed[0]} as {_short(bad.after, changed[0])}"
-            yield "exit-state", Finding(0.7, f"{text}, {_short(good.after, changed[0])} in the reference run")
+            text = f"left {changed[0]} as {_both(bad.after, good.after, changed[0])}"
+            yield "exit-state", Finding(0.7, text)
 
 
 def _outcome(pair: Pair) -> str:
@@ -262,7 +262,7 @@ def _outcome(pair: Pair) -> str:
         if here and there:
             return f"raised {here.rpartition('.')[2]}, {there.rpartition('.')[2]} in the reference run"
         return f"raised {here.rpartition('.')[2]} only in the buggy run" if here else f"did not raise {there} here"
-    return f"returned {_cut(pair.bad.out.preview)}, {_cut(pair.good.out.preview)} in the reference run"
+    return f"returned {_apart(pair.bad.out.preview, pair.good.out.preview)}"
 
 
 def _exit_state(pair: Pair) -> list[str]:
@@ -275,15 +275,43 @@ def _exit_state(pair: Pair) -> list[str]:
 def _values(left: Mapping[str, Value], right: Mapping[str, Value], names: Sequence[str]) -> str:
     name = names[0]
     more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return f"{name}={_short(left, name)}, {_short(right, name)} in the reference run{more}"
+    return f"{name}={_both(left, right, name)}{more}"
 
 
-def _short(values: Mapping[str, Value], name: str) -> str:
-    return _cut(values[name].preview) if name in values else "unset"
+def _both(left: Mapping[str, Value], right: Mapping[str, Value], name: str) -> str:
+    return _apart(*(values[name].preview if name in values else "unset" for values in (left, right)))
 
 
-def _cut(preview: str) -> str:
-    return preview if len(preview) <= 32 else preview[:29] + "..."
+def _apart(here: str, there: str) -> str:
+    """Two values that differ, in words."""
+    if here == there:
+        return f"{cut(here)}, which differs from the reference run beyond what is shown"
+    here, there = cut_apart(here, there, 32)
+    return f"{here}, {there} in the reference run"
+
+
+def cut_apart(here: str, there: str, size: int) -> tuple[str, str]:
+    """Two different texts, each cut to `size` characters so that their first difference is seen."""
+    least = min(len(here), len(there))
+    at = next((place for place in range(least) if here[place] != there[place]), least)
+    start = 0
+    if max(len(here), len(there)) > size and at > size - 8:
+        start = at - size // 2
+        # From a word on, such as the name of the attribute that differs.
+        start = here.find(" ", start, at) + 1 or start
+    return _part(here, start, size), _part(there, start, size)
+
+
+def _part(text: str, start: int, size: int) -> str:
+    head = "..." if start else ""
+    room = size - len(head)
+    rest = text[start:]
+    return head + (rest if len(rest) <= room else rest[: room - 3] + "...")
+
+
+def cut(text: str, size: int = 32) -> str:
+    """The beginning of a text, at most `size` characters."""
+    return _part(text, 0, size)
 
 
 def _views(
@@ -302,7 +330,10 @@ def _views(
             reference=good.role,
             lines=(_counted(taken.bad), _counted(taken.good)),
             pairs=tuple(
-                (_view(pair.bad, int(numbers[0][pair.node])), _view(pair.good, int(numbers[1][pair.partner])))
+                (
+                    _view(pair.bad, pair.good, int(numbers[0][pair.node])),
+                    _view(pair.good, pair.bad, int(numbers[1][pair.partner])),
+                )
                 for pair in shown
             ),
         )
@@ -327,7 +358,7 @@ def _numbers(tree: CallTree) -> IntArray:
     return numbers
 
 
-def _view(record: CallRecord, number: int) -> CallView:
+def _view(record: CallRecord, partner: CallRecord, number: int) -> CallView:
     changed = {
         name: value.preview
         for name, value in record.after.items()
@@ -336,8 +367,29 @@ def _view(record: CallRecord, number: int) -> CallView:
     given = {name: value.preview for name, value in record.before.items()}
     returned = "" if record.error else record.out.preview
     return CallView(
-        number, tuple(given.items()), tuple(changed.items()), returned, record.error, _counted(record.lines)
+        number,
+        tuple(given.items()),
+        tuple(changed.items()),
+        returned,
+        record.error,
+        _counted(record.lines),
+        tuple(_hidden(record, partner, changed)),
     )
+
+
+def _hidden(record: CallRecord, partner: CallRecord, changed: Iterable[str]) -> Iterator[str]:
+    """What differs between two calls although it looks alike as far as it is kept, as CallView names it."""
+    sides = [("", name, record.before, partner.before) for name in record.before]
+    sides += [("then ", name, record.after, partner.after) for name in changed]
+    for prefix, name, here, there in sides:
+        if name in there and _unlike(here[name], there[name]):
+            yield prefix + name
+    if not record.error and not partner.error and _unlike(record.out, partner.out):
+        yield "outcome"
+
+
+def _unlike(here: Value, there: Value) -> bool:
+    return here.preview == there.preview and same(here, there) is False
 
 
 def _counted(lines: Mapping[int, int]) -> Counted:
@@ -362,7 +414,7 @@ def _writers(
             after, before = record.after.get(name), record.before.get(name)
             if after is not None and after.digest == value.digest and (before is None or before.digest != value.digest):
                 function = bad.tree.functions[bad.tree.label[node]]
-                text = f"last set {name} to {_cut(value.preview)}, which differs when {pair.function.qualname} diverges"
+                text = f"last set {name} to {cut(value.preview)}, which differs when {pair.function.qualname} diverges"
                 yield function, Finding(1.0, text)
                 break
 

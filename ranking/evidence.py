@@ -50,7 +50,8 @@ class CallView:
     """One call seen closely, as it is shown: `number` counts the function's calls in its run from 1.
 
     `given` are its arguments, `left` the arguments and attributes of `self` that it changed, `lines` how often it ran
-    each line. `returned` is empty when the exception `raised` left it.
+    each line. `returned` is empty when the exception `raised` left it. `hidden` names what differs from its partner
+    although its text is the same: NAME of `given`, `then NAME` of `left`, `outcome`.
     """
 
     number: int
@@ -59,6 +60,7 @@ class CallView:
     returned: str
     raised: str | None
     lines: Counted
+    hidden: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import numpy as np
 from xlocal.ranking.closer import Chosen, choose, chosen_calls, value_findings
 from xlocal.ranking.diff import TreeDiff, diff
 from xlocal.ranking.evidence import CallView, Evidence, FunctionView, RankedSuspect, Suspect
-from xlocal.ranking.observation import Observation, observe
+from xlocal.ranking.observation import Observation, namer, observe
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.signals import Finding, Findings, findings, strongest, weigh
 from xlocal.ranking.source import SourceIndex
@@ -26,6 +26,7 @@ from xlocal.tracer.errors import ScriptError, SessionError, Warned
 from xlocal.tracer.layout import installation, package_holder
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
+from xlocal.tracer.trace import LOST, Code
 
 VERSION = 2  # 2 added views
 CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
@@ -127,7 +128,8 @@ def _view(row: Mapping[str, Any]) -> FunctionView:
 
 
 def _call_view(row: Mapping[str, Any]) -> CallView:
-    return CallView(**{**row, **{name: _tuples(row[name]) for name in ("given", "left", "lines")}})
+    pairs = {name: _tuples(row[name]) for name in ("given", "left", "lines")}
+    return CallView(**{**row, **pairs, "hidden": tuple(row.get("hidden", ()))})
 
 
 def _tuples(rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
@@ -191,7 +193,7 @@ def compare(
             text = f"lines and values are missing, since the second pass did not end as the first: {error}"
             doubts.append(Warned("second-pass-failed", text))
     weighed = [weigh(kinds, executed) for kinds in found]
-    suspects = tuple(_suspects(bad, good, strongest(weighed), index))
+    suspects = tuple(_suspects(bad, good, strongest(weighed), index, scope))
     nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
     return Comparison(
         runs=tuple(_summary(observation) for observation in seen),
@@ -243,13 +245,23 @@ def settled(observation: Observation, chosen: Chosen, closer: Closer, warn: Call
 
 
 def _suspects(
-    bad: Observation, good: Sequence[Observation], evidence: Mapping[Function, tuple[Evidence, ...]], index: SourceIndex
+    bad: Observation,
+    good: Sequence[Observation],
+    evidence: Mapping[Function, tuple[Evidence, ...]],
+    index: SourceIndex,
+    scope: Scope,
 ) -> Iterable[Suspect]:
     """Every function that the buggy run executed, in the order of first calls, then those of a reference alone."""
+    name = namer(bad.recording, index, scope)
+    named = {name(Code(*frame[:3], "function")) for error in bad.uncaught for frame in error.frames}
     here = bad.tree.counts()
     there = [reference.tree.counts() for reference in good]
     places = _places(bad.tree)
     others = dict.fromkeys(function for counts in there for function in counts if function not in here)
+    # In the traceback of the buggy run, though no call of it was recorded: the hook was lost before.
+    traced = {f for f, items in evidence.items() if any(item.kind == "traceback" for item in items)}
+    unseen = (traced & named) - here.keys()
+    others.update(dict.fromkeys(sorted(unseen)))
     for function in [*sorted(here, key=lambda f: places[f][1]), *others]:
         source = index.source(function)
         depth, first, callees = places.get(function, (-1, -1, ()))
@@ -257,7 +269,7 @@ def _suspects(
             function=function,
             line=source.line if source else 0,
             end_line=source.end_line if source else 0,
-            executed=function in here,
+            executed=function in here or function in unseen,
             calls=(here.get(function, 0), max((counts.get(function, 0) for counts in there), default=0)),
             depth=depth,
             first_call=first,
@@ -341,18 +353,52 @@ def _ending(observation: Observation) -> str:
 
 
 def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect]) -> str | None:
+    lost = _lost(bad, good)
     if not suspects:
-        ran = _packages((*bad.outside, *(path for reference in good for path in reference.outside)))
-        listed = f"; what ran was {', '.join(ran)}: name one with --scope" if ran else ""
-        return f"nothing of the scope was executed{listed}"
-    if len(bad.tree) == 1:
+        return _nothing_ran((bad, *good), lost)
+    if len(bad.tree) == 1 and not any(suspect.executed for suspect in suspects):
+        if lost:
+            return f"no call of the buggy run was seen in the scope{lost}; functions of the reference run are listed"
         return "the buggy run executed nothing of the scope; functions of the reference run are listed"
     if any(suspect.evidence for suspect in suspects):
         return None
+    if lost:
+        return f"the calls that were seen are the same in both runs, so no function stands out{lost}"
     return (
         "both runs made the same calls, so no function stands out by its calls: the difference lies in values, in C "
         "code, or in another process. A reference without the feature, or with ordinary input, would show more"
     )
+
+
+def _nothing_ran(observations: Sequence[Observation], lost: str) -> str:
+    if imported := _imported(observations):
+        return (
+            f"no function of the scope was called after its import{lost}: of {imported} only module-level code ran, "
+            "with what it calls, and that is not recorded as calls"
+        )
+    ran = _packages(path for seen in observations for path in seen.outside)
+    listed = f"; what ran was {', '.join(ran)}: name one with --scope" if ran else ""
+    return f"nothing of the scope was executed{lost}{listed}"
+
+
+def _lost(bad: Observation, good: Sequence[Observation]) -> str:
+    """A clause that says in which runs the hook was lost; '' when it stayed in all."""
+    roles = [seen.role for seen in (bad, *good) if any(warned.slug == "hook-lost" for warned in seen.warnings)]
+    if not roles:
+        return ""
+    return f" (the hook that records calls was lost in {', '.join(roles)}, and later calls were not seen)"
+
+
+def _imported(observations: Iterable[Observation]) -> str:
+    """Names of the scope's files of which module-level code ran, the scripts left out; at most three, '' for none."""
+    ran: dict[str, None] = {}
+    for seen in observations:
+        ran.update((code.filename, None) for code in seen.codes if code.kind in ("import", "module") and code != LOST)
+    for seen in observations:
+        ran.pop(str(seen.recording.command.file), None)
+    names = list(dict.fromkeys(map(os.path.basename, ran)))
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _packages(paths: Iterable[str]) -> list[str]:

@@ -20,6 +20,7 @@ from click.testing import CliRunner, Result
 
 import xlocal
 from xlocal.cli import cli
+from xlocal.ranking.closer import cut_apart
 from xlocal.session import FILE, Session, replacing
 from xlocal.settings import BACKENDS, RANKERS
 
@@ -259,6 +260,33 @@ def test_a_scope_that_never_runs_names_what_ran_instead(project):
     result = trace("--json", "--scope", "unused")
     assert result.exit_code == 1, result.output
     assert "timesheet" in json.dumps(as_document(result)["warnings"])
+
+
+def test_values_that_differ_far_from_their_beginning_are_shown_where_they_differ(project):
+    write(project, "lib.py", "def near(x):\n    return x\n\n\ndef far(x):\n    return x\n")
+    for name, end in (("a.py", "'one'"), ("b.py", "'two'")):
+        calls = f"import lib\nlib.near('x' * 150 + ' end=' + {end})\nlib.far('y' * 900 + {end})\n"
+        write(project, name, calls + ("assert 0\n" if name == "a.py" else ""))
+    assert trace("--scope", "lib", scripts=("a.py", "b.py")).exit_code == 0
+    near = run("explain", "near").output
+    assert "given x=...end=one', ...end=two' in the reference run" in near
+    assert "same" not in near.split("lines")[0]
+    far = run("explain", "far").output
+    assert "which differs from the reference run beyond what is shown" in far
+    assert far.count("differs beyond what is shown") == 2
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "expected"),
+    [
+        ("a", "b", ("a", "b")),
+        ("a" * 40, "b", ("a" * 17 + "...", "b")),
+        ("x" * 50, "x" * 49, ("..." + "x" * 11, "..." + "x" * 10)),
+        ("x" * 40 + " q=1 " + "z" * 90, "x" * 40 + " q=2", ("...q=1 " + "z" * 10 + "...", "...q=2")),
+    ],
+)
+def test_texts_are_cut_around_their_first_difference(here, there, expected):
+    assert cut_apart(here, there, 20) == expected
 
 
 # --- wrong usage --------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from xlocal.question import rerank
+from xlocal.ranking.closer import cut, cut_apart
 from xlocal.ranking.evidence import CallView, FunctionView, RankedSuspect
 from xlocal.ranking.localize import Localization
 from xlocal.ranking.source import FunctionSource, SourceIndex
@@ -21,6 +22,7 @@ from xlocal.tracer.errors import UsageError
 
 CONTEXT = 2  # lines shown around those that differ
 MOST_VALUES = 12  # of one call
+WIDTH = 100  # characters of a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +122,13 @@ def _print_values(bad: CallView, good: CallView, console: Console) -> None:
     table.add_column("buggy", overflow="fold", ratio=1)
     table.add_column("reference", overflow="fold", ratio=1)
     rows = [*_rows("", dict(bad.given), dict(good.given)), *_rows("then ", dict(bad.left), dict(good.left))]
+    hidden = {*bad.hidden, *good.hidden}
+    rows.sort(key=lambda row: row[1] == row[2] and row[0] not in hidden)
     for name, here, there in rows[:MOST_VALUES]:
-        _add(table, name, here, there)
+        _add(table, name, here, there, hidden=name in hidden)
     if len(rows) > MOST_VALUES:
         table.add_row(Text(f"{len(rows) - MOST_VALUES} more", "dim"))
-    _add(table, "outcome", _outcome(bad), _outcome(good))
+    _add(table, "outcome", _outcome(bad), _outcome(good), hidden="outcome" in hidden)
     console.print(table)
 
 
@@ -135,13 +139,14 @@ def _rows(prefix: str, here: Mapping[str, str], there: Mapping[str, str]) -> lis
     return sorted(rows, key=lambda row: row[1] == row[2])
 
 
-def _add(table: Table, name: str, here: str, there: str) -> None:
-    style = "" if here == there else "red"
-    table.add_row(
-        Text(name, "cyan"),
-        Text(plain(here), style),
-        Text("same" if here == there else plain(there), "dim" if here == there else "green"),
-    )
+def _add(table: Table, name: str, here: str, there: str, *, hidden: bool) -> None:
+    """One value of both runs; `hidden`: it differs although its text, as far as that is kept, is the same."""
+    if here != there:
+        here, there = cut_apart(plain(here), plain(there), WIDTH)
+        table.add_row(Text(name, "cyan"), Text(here, "red"), Text(there, "green"))
+        return
+    told = Text("differs beyond what is shown", "green") if hidden else Text("same", "dim")
+    table.add_row(Text(name, "cyan"), Text(cut(plain(here), WIDTH), "red" if hidden else ""), told)
 
 
 def _outcome(call: CallView) -> str:
