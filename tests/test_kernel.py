@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from test_diff import apted_cost, trees
 from xlocal.ranking import bound, exact, kernel, reduce
+from xlocal.ranking.compiled import compiled
 from xlocal.ranking.diff import label_bound, shared_labels
 from xlocal.ranking.exact import Best, Side
 from xlocal.tracer.calltree import CallTree, IntArray
@@ -155,3 +156,12 @@ def test_a_string_bound_out_of_time_is_still_a_bound() -> None:
     short, found = kernel.reach(one, two, 6000, 20_000, False, nothing)
     assert not found
     assert 0 < short < exact_
+
+
+def test_code_compiles_where_no_cache_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+
+    def following(x: int) -> int:
+        return x + 1
+
+    assert compiled(following)(1) == 2
