@@ -91,7 +91,13 @@ def test_json_says_why_nothing_was_found():
 def test_text_fits_every_width_and_names_every_suspect(width):
     warnings = [Warned("hook-lost", "the program set its own profile function and some calls were not seen")]
     text = text_of(a_localization(warnings=warnings), width=width, next_steps=("xlocal rank --format json",))
-    assert all(len(line) <= width for line in text.splitlines())
+    # Names and places are whole at any width, to be searched for and clicked.
+    whole = (
+        [run.command for run in RUNS] + [s.function.qualname for s in SUSPECTS] + [s.function.path for s in SUSPECTS]
+    )
+    assert all(any(name in line for line in text.splitlines()) for name in whole)
+    assert all(len(line) <= width or any(name in line for name in whole) for line in text.splitlines())
+    assert "pkg/routing/matcher.py:10" in text
     assert not any(line.endswith(" ") for line in text.splitlines() if width < 88)
     squeezed = "".join(text.split())
     for place in (
@@ -154,6 +160,12 @@ def test_nothing_found_says_what_was_compared_and_why():
 )
 def test_the_reason_is_one_sentence_from_the_strongest_evidence(place, issue, expected):
     assert reason(a_localization().suspects[place], issue=issue) == expected
+
+
+def test_the_rankers_that_read_no_text_say_what_placed_a_function():
+    ranked = dataclasses.replace(a_localization().suspects[2], score=3.0)
+    assert reason(ranked, issue="text", ranker="commits").startswith("Changed 3 times in the year before; ")
+    assert reason(ranked, issue="text", ranker="proximity").startswith("Placed by nearness in the call tree")
 
 
 @pytest.mark.parametrize(

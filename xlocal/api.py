@@ -241,7 +241,7 @@ def _html(found: Localization, top: int) -> str:
             str(one.rank),
             f"<strong>{_code(one.suspect.function.qualname)}</strong>",
             _code(where(one)),
-            escape(reason(one, issue=found.issue)),
+            escape(reason(one, issue=found.issue, ranker=found.ranker)),
             _bar(one.score, one.score / best),
         ]
         for one in found.suspects[:top]

@@ -6,10 +6,11 @@ import dataclasses
 import json
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import IO, Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -23,6 +24,9 @@ SCHEMA = 1
 # Below this width a table's columns would fold into slivers; a list reads better.
 TABLE_WIDTH = 88
 PIPE_WIDTH = 120
+# What the columns beside commands, or names and places, need: those are never folded, so that they can be searched for
+# and clicked.
+OTHER_COLUMNS = 50
 
 
 def make_console(file: IO[str]) -> Console:
@@ -76,7 +80,7 @@ def as_markdown(found: Localization, *, top: int) -> str:
         suspect = ranked.suspect
         lines.append(f"{ranked.rank}. {_code(suspect.function.qualname)} in {_code(where(ranked))}, {ranked.score:.3f}")
         lines += [f"   - {_escape(_sentence(item.detail))}" for item in _strongest_first(ranked)]
-        lines += [] if suspect.evidence else [f"   - {_escape(reason(ranked, issue=found.issue))}"]
+        lines += [] if suspect.evidence else [f"   - {_escape(reason(ranked, issue=found.issue, ranker=found.ranker))}"]
     warnings = all_warnings(found)
     if warnings:
         lines += ["", "## Warnings", ""]
@@ -107,12 +111,13 @@ def _escape(text: str) -> str:
 def print_text(found: Localization, console: Console, *, top: int, next_steps: tuple[str, ...] = ()) -> None:
     """Print runs, distance, suspects with one reason each, warnings, and what to type next."""
     wide = console.width >= TABLE_WIDTH
-    (_print_runs_table if wide else _print_runs_list)(console, found.runs)
+    whole = wide and _widest(plain(run.command) for run in found.runs) <= console.width - OTHER_COLUMNS
+    (_print_runs_table if whole else _print_runs_list)(console, found.runs)
     console.print()
     _print(console, distance(found.comparison))
     console.print()
     if found.suspects:
-        _print_suspects(console, found, top=top, wide=wide)
+        _print_suspects(console, found, top=top)
     else:
         _print(console, Text(f"No suspects. {why_nothing(found)}", "bold"))
     for warned in found.warnings:
@@ -163,7 +168,7 @@ def _print_next(console: Console, steps: tuple[str, ...]) -> None:
 def _print_runs_table(console: Console, runs: tuple[RunSummary, ...]) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=False, pad_edge=False)
     table.add_column(style="bold", no_wrap=True)
-    table.add_column(overflow="fold")
+    table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     table.add_column(justify="right", no_wrap=True)
     for run in runs:
@@ -173,7 +178,7 @@ def _print_runs_table(console: Console, runs: tuple[RunSummary, ...]) -> None:
 
 def _print_runs_list(console: Console, runs: tuple[RunSummary, ...]) -> None:
     for run in runs:
-        _print(console, Text.assemble((run.role, "bold"), f": {plain(run.command)}"))
+        console.print(Text.assemble((run.role, "bold"), f": {plain(run.command)}"), soft_wrap=True)
         _print(console, _outcome(run), indent=2)
         _print(console, _counts(run), indent=2)
 
@@ -225,37 +230,43 @@ def distance(comparison: Comparison) -> str:
     return f"The call trees differ by {comparison.lower:,} to {_number(comparison.cost, 'edit')} (a bound, not exact)."
 
 
-def _print_suspects(console: Console, found: Localization, *, top: int, wide: bool) -> None:
+def _widest(texts: Iterable[str]) -> int:
+    return max((cell_len(text) for text in texts), default=0)
+
+
+def _print_suspects(console: Console, found: Localization, *, top: int) -> None:
     shown = found.suspects[:top]
-    (_print_suspects_table if wide else _print_suspects_list)(console, shown, found.issue)
+    needed = _widest(ranked.suspect.function.qualname for ranked in shown) + _widest(map(where, shown)) + OTHER_COLUMNS
+    wide = console.width >= max(TABLE_WIDTH, needed)
+    (_print_suspects_table if wide else _print_suspects_list)(console, shown, found)
     if hidden := len(found.suspects) - len(shown):
         _print(console, Text(f"{_number(hidden, 'more function')} not shown (--top {len(found.suspects)})", "dim"))
 
 
-def _print_suspects_table(console: Console, shown: tuple[RankedSuspect, ...], issue: str | None) -> None:
+def _print_suspects_table(console: Console, shown: tuple[RankedSuspect, ...], found: Localization) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 2, 0, 0), pad_edge=False, show_edge=False)
     table.add_column("rank", justify="right", no_wrap=True)
-    table.add_column("function", overflow="fold", ratio=3)
-    table.add_column("where", overflow="fold", ratio=3)
-    table.add_column("why", overflow="fold", ratio=4)
+    table.add_column("function", no_wrap=True)
+    table.add_column("where", no_wrap=True)
+    table.add_column("why", overflow="fold", ratio=1)
     table.add_column("score", justify="right", no_wrap=True)
     for ranked in shown:
         table.add_row(
             str(ranked.rank),
             Text(ranked.suspect.function.qualname, "bold" if ranked.rank == 1 else ""),
             Text(where(ranked), "cyan"),
-            Text(reason(ranked, issue=issue)),
+            Text(reason(ranked, issue=found.issue, ranker=found.ranker)),
             f"{ranked.score:.3f}",
         )
     console.print(table)
 
 
-def _print_suspects_list(console: Console, shown: tuple[RankedSuspect, ...], issue: str | None) -> None:
+def _print_suspects_list(console: Console, shown: tuple[RankedSuspect, ...], found: Localization) -> None:
     for ranked in shown:
         name = (ranked.suspect.function.qualname, "bold")
-        _print(console, Text.assemble(f"{ranked.rank}. ", name, f"  {ranked.score:.3f}"))
-        _print(console, Text(where(ranked), "cyan"), indent=3)
-        _print(console, reason(ranked, issue=issue), indent=3)
+        console.print(Text.assemble(f"{ranked.rank}. ", name, f"  {ranked.score:.3f}"), soft_wrap=True)
+        console.print(Text.assemble("   ", (where(ranked), "cyan")), soft_wrap=True)
+        _print(console, reason(ranked, issue=found.issue, ranker=found.ranker), indent=3)
 
 
 def where(ranked: RankedSuspect) -> str:
@@ -265,13 +276,17 @@ def where(ranked: RankedSuspect) -> str:
     return f"{path}:{suspect.line}" if suspect.line else path
 
 
-def reason(ranked: RankedSuspect, *, issue: str | None) -> str:
+def reason(ranked: RankedSuspect, *, issue: str | None, ranker: str = "fused") -> str:
     """One plain sentence: the strongest evidence, or why the function is listed without any."""
     suspect = ranked.suspect
     for evidence in _strongest_first(ranked):
         return _sentence(plain(evidence.detail))
     if not suspect.executed:
         return "Did not run in the buggy run."
+    if ranker == "commits":
+        return f"Changed {_times(round(ranked.score))} in the year before; no difference was seen."
+    if ranker == "proximity":
+        return "Placed by nearness in the call tree and to what the issue names; no difference was seen."
     if issue is not None and ranked.score > 0:
         return "Listed for its likeness to the issue text; no difference was seen."
     return f"Runs {_times(suspect.calls[0])} in the buggy run; no difference was seen."

@@ -150,7 +150,7 @@ class _Results:
     def one(self, ranked: RankedSuspect) -> dict[str, Any]:
         suspect, kind = ranked.suspect, strongest(ranked).kind
         name = plain(suspect.function.qualname)
-        details = [reason(ranked, issue=self._found.issue)]
+        details = [reason(ranked, issue=self._found.issue, ranker=self._found.ranker)]
         details += [f"{plain(item.detail)}." for item in suspect.evidence if item != strongest(ranked)]
         result = {
             "ruleId": kind,
