@@ -258,7 +258,7 @@ def _suspects(
     there = [reference.tree.counts() for reference in good]
     places = _places(bad.tree)
     others = dict.fromkeys(function for counts in there for function in counts if function not in here)
-    # In the traceback of the buggy run, though no call of it was recorded: the hook was lost before.
+    # In the traceback of the buggy run, though no call was recorded: the hook was lost, or it ran at import.
     traced = {f for f, items in evidence.items() if any(item.kind == "traceback" for item in items)}
     unseen = (traced & named) - here.keys()
     others.update(dict.fromkeys(sorted(unseen)))

@@ -24,7 +24,7 @@ def located(folder: Path, module: str, bad: str, good: str | list[str], **option
     question = Question(
         buggy=str(project / "bad.py"),
         references=tuple(str(project / name) for name in names[1:]),
-        scope=(str(project / "lib.py"),),
+        scope=options.pop("scope", (str(project / "lib.py"),)),
         python=options.pop("python", sys.executable),
         cwd=project,
         **options,

@@ -9,6 +9,8 @@ from small import kinds, located, slugs, suspects
 from xlocal.ranking.localize import Comparison
 from xlocal.tracer.errors import SessionError
 
+from xlocal.doctor import interpreters
+
 CALLS = """
     def start(x):
         if x:
@@ -229,3 +231,50 @@ def test_a_comparison_survives_its_file(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(SessionError, match="holds no comparison"):
         Comparison.load(file)
+
+
+# 3.12 and later record by sys.monitoring, which a profile function does not touch.
+UNHOOKED = """
+    import sys
+    def leaf(x):
+        if x: raise ValueError(x)
+    def hook(x):
+        sys.setprofile(lambda *event: None)
+        sys.setprofile(None)
+        {call}
+"""
+
+
+@pytest.mark.parametrize("backend", ["native", "setprofile"])
+def test_the_traceback_names_functions_whose_calls_the_lost_hook_missed(tmp_path: Path, backend: str) -> None:
+    module = UNHOOKED.format(call="leaf(x)")
+    python = next((p for p in interpreters() if p.version < (3, 12)), None)
+    if python is None:
+        pytest.skip("needs a Python before 3.12")
+    options = {"python": python.path, "backend": backend}
+    found = located(tmp_path, module, "import lib; lib.hook(1)", "import lib; lib.hook(0)", **options)
+    leaf = next(ranked.suspect for ranked in found.suspects if ranked.suspect.function.qualname == "leaf")
+    assert (leaf.executed, leaf.calls) == (True, (0, 0))
+    assert "where it meets ValueError" in kinds(found, "leaf")["traceback"]
+    (text,) = {warned.text.partition(": ")[2] for warned in found.comparison.warnings if warned.slug == "hook-lost"}
+    assert ("recursion limit" in text) == (backend == "setprofile")
+    module = UNHOOKED.format(call="return leaf(0) or x")
+    found = located(tmp_path, module, "import lib; assert lib.hook(1) == 0", "import lib; lib.hook(1)", **options)
+    assert found.comparison.blindness is not None
+    assert "hook that records calls was lost in buggy, reference" in found.comparison.blindness
+    assert "values" not in found.comparison.blindness
+
+
+def test_functions_of_the_script_itself_are_no_suspects_for_their_place_in_the_traceback(tmp_path: Path) -> None:
+    bad = "import lib\ndef own(): lib.leaf(1)\nown()"
+    module = "def leaf(x): return 1 / (x - 1)"
+    found = located(tmp_path, module, bad, "import lib; lib.leaf(0)", scope=(str(tmp_path / "project"),))
+    assert suspects(found) == ["leaf"]
+
+
+def test_module_level_code_alone_is_told_of(tmp_path: Path) -> None:
+    found = located(tmp_path, "VALUE = 3", "import lib; assert lib.VALUE == 4", "import lib; assert lib.VALUE == 3")
+    assert found.comparison.blindness == (
+        "no function of the scope was called after its import: of lib.py only module-level code ran, with what it "
+        "calls, and that is not recorded as calls"
+    )

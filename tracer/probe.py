@@ -534,8 +534,7 @@ class ProfileBackend:
         if sys.getprofile() is not self.hook:
             self.recorder.warn(
                 "hook-lost",
-                "the profile hook was gone when the script ended, so calls after that are missing: the program set "
-                "its own profile function, or it reached the recursion limit (Python then drops the hook)",
+                "the profile hook was gone when the script ended, so calls after that are missing: " + self.loss,
             )
         sys.setprofile(self.previous)
         threading.setprofile(self.previous_threads)
@@ -558,6 +557,7 @@ class ProfileBackend:
         hook(frame, event, arg)
 
     _set = staticmethod(sys.setprofile)
+    loss = "the program set its own profile function, or it reached the recursion limit (Python then drops the hook)"
 
     def _bytecode(self, code):
         found = self.bytecode.get(id(code))
@@ -950,6 +950,7 @@ class NativeProfileBackend(ProfileBackend):
 
     name = "native"
     module = None
+    loss = "the program set its own profile function"  # a hook in C outlives the recursion limit
 
     def start(self):
         recorder = self.recorder
