@@ -47,11 +47,13 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class _Group(click.Group):
     """Turns every way in which a command can fail into one line and an exit code."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    # The overloads of click's own differ from version to version.
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+        run: Callable[..., Any] = super().main
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return run(*args, standalone_mode=False, **extra)
         try:
-            status = super().main(*args, standalone_mode=False, **extra)
+            status = run(*args, standalone_mode=False, **extra)
             sys.stdout.flush()
         except click.ClickException as error:
             _fail_usage(error)
