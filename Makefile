@@ -18,7 +18,7 @@ demo: $(CORE) ## Find the culprit of a real bug in a real PyPI release
 	@$(VENV)/bin/xlocal demo
 
 test: $(DEV) ## Run the tests that need no network (under two minutes)
-	$(PY) -m pytest
+	$(PY) -m pytest -n auto
 
 check: lint types test ## Run all that a change must pass: format, lint, types, tests
 
@@ -34,7 +34,7 @@ types: $(DEV) ## Check types of the package as installed, and of the experiments
 	MYPYPATH=build/types:experiments $(VENV)/bin/mypy --config-file pyproject.toml experiments/*.py
 
 slow: $(DEV) ## Run the tests marked slow: real releases from PyPI, every interpreter found
-	$(PY) -m pytest -m slow
+	$(PY) -m pytest -n auto -m slow
 
 bench: $(DEV) ## Print the quick form of every benchmark
 	@for program in benchmarks/*.py; do echo "== $$program --quick" && $(PY) $$program --quick || exit 1; done

@@ -99,7 +99,7 @@ def _unseen(ranked: RankedSuspect) -> str:
     if not ranked.suspect.executed:
         return "The buggy run never calls it, so there are no calls to set side by side."
     if not ranked.suspect.calls[1]:
-        return "The reference run never calls it, so there are no calls to set side by side."
+        return "No call of it was seen in the reference run, so there is nothing to set side by side."
     return "Lines and values were not recorded; run `xlocal trace` again without --no-values to see them."
 
 
