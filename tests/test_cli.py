@@ -17,10 +17,10 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+from xlocal.ranking.closer import cut_apart
 
 import xlocal
 from xlocal.cli import cli
-from xlocal.ranking.closer import cut_apart
 from xlocal.session import FILE, Session, replacing
 from xlocal.settings import BACKENDS, RANKERS
 

@@ -109,7 +109,9 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     missing = {"torch", "huggingface_hub"}
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name in missing else found(name, *a))
     monkeypatch.setattr(encoder, "_PACKAGES", ("torch",))
-    with pytest.raises(ModelError, match=r"encoders need huggingface_hub; pip install .xlocal\[unixcoder\].\. .*weights.*--model DIR"):
+    with pytest.raises(
+        ModelError, match=r"encoders need huggingface_hub; pip install .xlocal\[unixcoder\].\. .*weights.*--model DIR"
+    ):
         find_model("someone/model")
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(ModelError, match="encoders need torch; pip install"):
