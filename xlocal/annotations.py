@@ -25,7 +25,7 @@ def _commands(found: Localization, scope: Scope, top: int) -> Iterator[str]:
     for ranked in found.suspects[:top]:
         suspect = ranked.suspect
         properties = {"title": f"xlocal: suspect {ranked.rank}, {plain(suspect.function.qualname)}"}
-        text = _text(ranked, found.issue)
+        text = _text(ranked, found)
         if base_of(suspect.function, scope) == SOURCE:
             lines = {"line": suspect.line, "endLine": suspect.end_line} if suspect.line else {}
             properties = {
@@ -40,8 +40,8 @@ def _commands(found: Localization, scope: Scope, top: int) -> Iterator[str]:
         yield command("notice", {"title": f"xlocal: {warned.slug}"}, plain(warned.text))
 
 
-def _text(ranked: RankedSuspect, issue: str | None) -> str:
-    first = reason(ranked, issue=issue)
+def _text(ranked: RankedSuspect, found: Localization) -> str:
+    first = reason(ranked, issue=found.issue, ranker=found.ranker)
     ordered = sorted(ranked.suspect.evidence, key=lambda item: -item.weight)
     return "\n".join([first, *(f"{plain(item.detail)}." for item in ordered[1:MOST_NAMED])])
 

@@ -117,7 +117,7 @@ def _suspects(found: Localization, index: SourceIndex, functions: _Numbers) -> t
     limits: list[str] = []
     room = MOST_SOURCE
     for ranked in found.suspects[:MOST_SUSPECTS]:
-        item = _suspect(ranked, functions, issue=found.issue)
+        item = _suspect(ranked, functions, found)
         if len(shown) < MOST_DETAILED and room > 0:
             item["lines"] = _source(ranked, index)
             item["views"] = [_view(view) for view in views.get(ranked.suspect.function, ())]
@@ -131,7 +131,7 @@ def _suspects(found: Localization, index: SourceIndex, functions: _Numbers) -> t
     return shown, limits
 
 
-def _suspect(ranked: RankedSuspect, functions: _Numbers, *, issue: str | None) -> Document:
+def _suspect(ranked: RankedSuspect, functions: _Numbers, found: Localization) -> Document:
     suspect = ranked.suspect
     strongest = sorted(suspect.evidence, key=lambda item: (-item.weight, item.kind))
     return {
@@ -141,7 +141,7 @@ def _suspect(ranked: RankedSuspect, functions: _Numbers, *, issue: str | None) -
         "where": where(ranked),
         "calls": suspect.calls,
         "executed": suspect.executed,
-        "reason": reason(ranked, issue=issue),
+        "reason": reason(ranked, issue=found.issue, ranker=found.ranker),
         "evidence": [[item.kind, item.weight, plain(item.detail)] for item in strongest],
     }
 

@@ -424,13 +424,13 @@ def _ranking(found: Localization, session: str, top: int, compared_with: Sequenc
         runs=[RunRow(run.role, run.command, outcome(run), run.calls, run.functions) for run in found.runs],
         distance=distance(found.comparison),
         total=len(found.suspects),
-        suspects=[_row(ranked, found.issue) for ranked in found.suspects[:top]],
+        suspects=[_row(ranked, found) for ranked in found.suspects[:top]],
         warnings=[f"{warned.slug}: {warned.text}" for warned in all_warnings(found)],
         compared_with=list(compared_with),
     )
 
 
-def _row(ranked: RankedSuspect, issue: str | None) -> SuspectRow:
+def _row(ranked: RankedSuspect, found: Localization) -> SuspectRow:
     from xlocal.report import reason
 
     suspect = ranked.suspect
@@ -441,7 +441,7 @@ def _row(ranked: RankedSuspect, issue: str | None) -> SuspectRow:
         line=suspect.line,
         end_line=suspect.end_line,
         score=round(ranked.score, 4),
-        reason=reason(ranked, issue=issue),
+        reason=reason(ranked, issue=found.issue, ranker=found.ranker),
         evidence=[EvidenceRow(item.kind, item.weight, item.detail) for item in suspect.evidence],
     )
 
