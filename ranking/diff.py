@@ -138,7 +138,8 @@ def tighten(a: Side, b: Side, best: Best, *, paper: bool) -> None:
         distance, _ = kernel.reach(text_a, text_b, best.cost, int(STRING_WORK), paper, nothing)
         best.lower = max(best.lower, min(distance, best.cost))
     if best.lower < best.cost:
-        limit = min(2 * best.cost, LONGEST_SCRIPT)
+        # A longer script suggests little: its table would cost more than it gains.
+        limit = min(2 * best.cost, LONGEST_SCRIPT, (len(a) + len(b)) // 4)
         pair, distance = bound.by_parentheses(a, b, limit=limit, work=STRING_WORK)
         if len(pair):
             best.offer(exact.cost_of(a, b, pair), pair)

@@ -156,9 +156,10 @@ def banded(views: tuple[View, ...], best: Best, *, most: float, paper: bool, pro
     spent, slack = 0.0, 0
     while best.lower < best.cost:
         limit = min(best.lower + slack, best.cost - step)
-        if limit > WIDEST:
+        tables = 16.0 * limit * limit  # four string tables, about two cells' time per entry
+        if limit > WIDEST or spent + tables > most:
             break
-        spent += 4 * limit * limit
+        spent += tables
         plan = plan_band(views, plain_windows(views[0], limit, paper), paper=paper, most=most - spent)
         spent += plan.overhead
         if plan.work is None:
