@@ -109,7 +109,9 @@ def test_a_dollar_limit_without_a_price_is_refused():
 
 def test_a_price_file_names_models(tmp_path):
     file = tmp_path / "prices.toml"
-    file.write_text('["http://localhost:1/v1#qwen"]\ninput = 0.30\noutput = 1.2\n\n[scripted]\ninput = 3\noutput = 15\n')
+    file.write_text(
+        '["http://localhost:1/v1#qwen"]\ninput = 0.30\noutput = 1.2\n\n[scripted]\ninput = 3\noutput = 15\n'
+    )
     prices = read_prices(file)
     found = pricing_of(parse_model("http://localhost:1/v1#qwen"), prices)
     assert found == FilePrice(Decimal("0.3"), Decimal("1.2"), Decimal("0.3"), Decimal("0.3"))

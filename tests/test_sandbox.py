@@ -144,7 +144,16 @@ def test_tools_do_not_follow_links_out_of_the_work_tree(tmp_path, box):
     secret.write_text("secret")
     space = Workspace(box, index=tmp_path / "index")
     bash(box, f"ln -s {tmp_path} out; ln -s {secret} file; mkfifo pipe")
-    for name in ("out/secret.txt", "file", "../secret.txt", str(secret), ".git/config", "shop/../.git/config", "\0", ""):
+    for name in (
+        "out/secret.txt",
+        "file",
+        "../secret.txt",
+        str(secret),
+        ".git/config",
+        "shop/../.git/config",
+        "\0",
+        "",
+    ):
         with pytest.raises(ToolError):
             space.read(name)
         with pytest.raises(ToolError):
@@ -184,18 +193,22 @@ def test_a_hostile_issue_even_when_it_is_obeyed_touches_nothing_outside(tmp_path
     (victim / "precious").write_text("precious")
     shop.copy = copy_of(shop.repository, tmp_path / "hostile", HOSTILE)
     evil = (
-        call("bash", command=f"rm -rf {victim} / 2>/dev/null; env > .xlocal/env.py; cp -r /root/.ssh stolen; curl http://127.0.0.1"),
+        call(
+            "bash",
+            command=f"rm -rf {victim} / 2>/dev/null; env > .xlocal/env.py; cp -r ~/.ssh stolen; curl http://127.0.0.1",
+        ),
         call("create", path=f"{victim}/precious", text="gone"),
         call("create", path="../../../../../../tmp/pwned-by-xlocal-test", text="gone"),
         call("create", path=".git/hooks/post-checkout", text="#!/bin/sh\ntouch /tmp/pwned-by-xlocal-test\n"),
         call("bash", command="ln -s / root; echo evil > root/tmp/pwned-by-xlocal-test; echo $OPENAI_API_KEY"),
     )
-    restore = call("bash", command="git show HEAD:shop/core.py > shop/core.py; git show HEAD:tests/test_core.py > tests/test_core.py")
+    restore = call(
+        "bash",
+        command="git show HEAD:shop/core.py > shop/core.py; git show HEAD:tests/test_core.py > tests/test_core.py",
+    )
     before = sorted(path.name for path in tmp_path.rglob("*") if "hostile" not in path.parts)
     solution = shop.solve(shop.model(reproduce=(*evil, *REPRODUCE), repair=(*evil, restore, RIGHT, SUBMIT)))
-    after = sorted(
-        path.name for path in tmp_path.rglob("*") if "hostile" not in path.parts and "run" not in path.parts
-    )
+    after = sorted(path.name for path in tmp_path.rglob("*") if "hostile" not in path.parts and "run" not in path.parts)
     assert after == sorted({*before, "model.json"} - {"run"}) or set(after) - set(before) <= {"model.json"}
     assert (victim / "precious").read_text() == "precious"
     assert git(shop.repository, "status", "--short") == ""
@@ -267,10 +280,14 @@ def test_a_mirror_edits_here_and_runs_there(tmp_path, shop):
     space = Workspace(mirrored, index=tmp_path / "index")
     (mirrored.tree / "shop" / "core.py").write_text("def total(items):\n    return 41\n")
     (mirrored.tree / ".xlocal").mkdir(exist_ok=True)
-    (mirrored.tree / ".xlocal" / "s.py").write_text("from shop.core import total\nprint(total([]) + 1)\n" + "# x" * 50_000)
+    (mirrored.tree / ".xlocal" / "s.py").write_text(
+        "from shop.core import total\nprint(total([]) + 1)\n" + "# x" * 50_000
+    )
     run = mirrored.run([mirrored.python, f"{mirrored.repository}/.xlocal/s.py"], timeout=60)
     assert run.log.strip() == "42"
-    mirrored.run(["/bin/bash", "-c", "echo made > there.txt; rm tests/test_core.py; echo 'y = 1' > .xlocal/t.py"], timeout=60)
+    mirrored.run(
+        ["/bin/bash", "-c", "echo made > there.txt; rm tests/test_core.py; echo 'y = 1' > .xlocal/t.py"], timeout=60
+    )
     assert (mirrored.tree / "there.txt").read_text() == "made\n"
     assert not (mirrored.tree / "tests" / "test_core.py").exists()
     assert space.snapshot().scratch["t.py"] == "y = 1\n"
