@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -16,6 +17,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "experiments"))
 
 from environments import found_interpreters  # noqa: E402 (needs the path above)
+
+# A run in the background of a shell ignores Ctrl-C, and so would every program that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Guards come off: what the probe's hook would swallow inside a user's program fails the test.
 os.environ["XLOCAL_TESTING"] = "1"
