@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from xlocal.ranking.reduce import Side
 
 Progress = Callable[[str, float], None]
-BUDGET = 1.2e10  # cells of a dynamic programme: about half a minute
+BUDGET = 1.2e10  # cells of a dynamic programme: some tens of seconds
 BOUND_WORK = 1e9  # alignment cells for the first upper bound
 STRING_WORK = 3e8  # letters compared for each string distance, at worst
 LONGEST_SCRIPT = 10_000  # edits of the script that suggests a mapping; its table takes 8 * limit**2 bytes
