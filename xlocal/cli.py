@@ -48,7 +48,7 @@ class _Group(click.Group):
     """Turns every way in which a command can fail into one line and an exit code."""
 
     # The overloads of click's own differ from version to version.
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override]
+    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:  # type: ignore[override, unused-ignore]
         run: Callable[..., Any] = super().main
         if not standalone_mode:
             return run(*args, standalone_mode=False, **extra)

@@ -28,6 +28,7 @@ from mcp.types import ListRootsResult, ToolAnnotations
 
 from xlocal.ranking.evidence import RankedSuspect
 from xlocal.ranking.localize import Localization
+from xlocal.ranking.rank import DEFAULT_RANKER
 from xlocal.session import FILE, named_after
 from xlocal.settings import RANKERS
 from xlocal.tracer.command import parse_command
@@ -286,7 +287,7 @@ class Tools:
             explained = explain(folder, function)
             paper = StringIO()
             print_explanation(explained, make_console(paper))
-            return Explained(_row(explained.ranked, None), paper.getvalue())
+            return Explained(_row(explained.ranked), paper.getvalue())
 
         return await _in_thread(work)
 
@@ -424,13 +425,13 @@ def _ranking(found: Localization, session: str, top: int, compared_with: Sequenc
         runs=[RunRow(run.role, run.command, outcome(run), run.calls, run.functions) for run in found.runs],
         distance=distance(found.comparison),
         total=len(found.suspects),
-        suspects=[_row(ranked, found) for ranked in found.suspects[:top]],
+        suspects=[_row(ranked, issue=found.issue, ranker=found.ranker) for ranked in found.suspects[:top]],
         warnings=[f"{warned.slug}: {warned.text}" for warned in all_warnings(found)],
         compared_with=list(compared_with),
     )
 
 
-def _row(ranked: RankedSuspect, found: Localization) -> SuspectRow:
+def _row(ranked: RankedSuspect, *, issue: str | None = None, ranker: str = DEFAULT_RANKER) -> SuspectRow:
     from xlocal.report import reason
 
     suspect = ranked.suspect
@@ -441,7 +442,7 @@ def _row(ranked: RankedSuspect, found: Localization) -> SuspectRow:
         line=suspect.line,
         end_line=suspect.end_line,
         score=round(ranked.score, 4),
-        reason=reason(ranked, issue=found.issue, ranker=found.ranker),
+        reason=reason(ranked, issue=issue, ranker=ranker),
         evidence=[EvidenceRow(item.kind, item.weight, item.detail) for item in suspect.evidence],
     )
 
