@@ -307,20 +307,31 @@ class Ledger:
     @contextlib.contextmanager
     def _open(self) -> Iterator[dict[str, Any]]:
         self.file.parent.mkdir(parents=True, exist_ok=True)
-        with self.file.open("a+", encoding="utf-8") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)
-            stream.seek(0)
-            text = stream.read()
-            account = json.loads(text) if text.strip() else {"dollars": "0", "tokens": 0, "open": {}}
+        with self.file.with_name(f".{self.file.name}.lock").open("a") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            text = self.file.read_text("utf-8") if self.file.exists() else ""
+            account = self._read(text) if text else {"dollars": "0", "tokens": 0, "open": {}}
             self._count_the_dead(account)
             yield account
             fresh = json.dumps(account, indent=1) + "\n"
             if fresh != text:
-                stream.seek(0)
-                stream.truncate()
-                stream.write(fresh)
-                stream.flush()
-                os.fsync(stream.fileno())
+                self._replace(fresh)
+
+    def _read(self, text: str) -> dict[str, Any]:
+        try:
+            account: dict[str, Any] = json.loads(text)
+        except ValueError as error:
+            raise AgentError(f"{self.file}: is damaged ({error}); what the batch has cost is not known") from None
+        return account
+
+    def _replace(self, text: str) -> None:
+        """Whole or not at all: a process killed while it writes must not lose what was spent."""
+        new = self.file.with_name(f".{self.file.name}.new")
+        with new.open("w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        new.replace(self.file)
 
     def _count_the_dead(self, account: dict[str, Any]) -> None:
         for ticket, row in list(account["open"].items()):

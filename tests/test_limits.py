@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import subprocess
 import sys
+import time
 from decimal import Decimal
 from pathlib import Path
 
@@ -179,6 +180,33 @@ def test_what_a_killed_process_had_set_aside_counts_as_spent(tmp_path):
     )
     assert subprocess.run([sys.executable, "-c", code, str(file)], check=False).returncode == -9
     assert Ledger(file).spent() == (Decimal("0.25"), 7)
+
+
+def test_a_process_killed_at_any_moment_loses_nothing_of_the_account(tmp_path):
+    file = tmp_path / "account.json"
+    code = (
+        "import sys; from decimal import Decimal; from pathlib import Path\n"
+        "from xlocal.swe_pipeline.limits import Ledger\n"
+        "ledger = Ledger(Path(sys.argv[1])); print('ready', flush=True)\n"
+        "while True: ledger.settle(ledger.reserve(tokens=1, dollars=Decimal(1)), tokens=1, dollars=Decimal(1))\n"
+    )
+    before = 0
+    for wait in (0.01, 0.03, 0.05, 0.07, 0.11, 0.13):
+        with subprocess.Popen([sys.executable, "-c", code, str(file)], stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            time.sleep(wait)
+            process.kill()
+        dollars, tokens = Ledger(file).spent()
+        assert dollars == tokens >= before
+        before = tokens
+    assert before > 0
+
+
+def test_a_damaged_account_is_not_taken_for_an_empty_one(tmp_path):
+    (tmp_path / "account.json").write_text("{")
+    with pytest.raises(AgentError, match="is damaged"):
+        Ledger(tmp_path / "account.json").spent()
 
 
 def test_money_for_people():
