@@ -203,7 +203,7 @@ def compare(
         cost=nearest.cost,
         lower=nearest.lower,
         exact=nearest.exact,
-        blindness=_blindness(bad, good, suspects),
+        blindness=_blindness(bad, good, suspects, scope),
         views=tuple(views),
     )
 
@@ -352,10 +352,10 @@ def _ending(observation: Observation) -> str:
     return f"exit status {run.exit_status}" if run.signal is None else f"signal {run.signal}"
 
 
-def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect]) -> str | None:
+def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect], scope: Scope) -> str | None:
     lost = _lost(bad, good)
     if not suspects:
-        return _nothing_ran((bad, *good), lost)
+        return _nothing_ran((bad, *good), lost, scope)
     if len(bad.tree) == 1 and not any(suspect.executed for suspect in suspects):
         if lost:
             return f"no call of the buggy run was seen in the scope{lost}; functions of the reference run are listed"
@@ -370,8 +370,8 @@ def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence
     )
 
 
-def _nothing_ran(observations: Sequence[Observation], lost: str) -> str:
-    if imported := _imported(observations):
+def _nothing_ran(observations: Sequence[Observation], lost: str, scope: Scope) -> str:
+    if imported := _imported(observations, scope):
         return (
             f"no function of the scope was called after its import{lost}: of {imported} only module-level code ran, "
             "with what it calls, and that is not recorded as calls"
@@ -389,11 +389,12 @@ def _lost(bad: Observation, good: Sequence[Observation]) -> str:
     return f" (the hook that records calls was lost in {', '.join(roles)}, and later calls were not seen)"
 
 
-def _imported(observations: Iterable[Observation]) -> str:
+def _imported(observations: Iterable[Observation], scope: Scope) -> str:
     """Names of the scope's files of which module-level code ran, the scripts left out; at most three, '' for none."""
     ran: dict[str, None] = {}
     for seen in observations:
-        ran.update((code.filename, None) for code in seen.codes if code.kind in ("import", "module") and code != LOST)
+        modules = (code.filename for code in seen.codes if code.kind in ("import", "module") and code != LOST)
+        ran.update((filename, None) for filename in modules if scope.relative(filename) is not None)
     for seen in observations:
         ran.pop(str(seen.recording.command.file), None)
     names = list(dict.fromkeys(map(os.path.basename, ran)))
