@@ -17,7 +17,7 @@ help: ## List these commands
 demo: $(CORE) ## Find the culprit of a real bug in a real PyPI release
 	@$(VENV)/bin/xlocal demo
 
-test: $(DEV) ## Run the tests that need no network (under two minutes)
+test: $(DEV) ## Run the tests that need no network (five minutes on two cores)
 	$(PY) -m pytest -n auto
 
 check: lint types test ## Run all that a change must pass: format, lint, types, tests

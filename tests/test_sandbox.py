@@ -61,7 +61,7 @@ def test_commands_see_the_copy_at_the_place_of_the_original(shop, box):
         "mount -o remount,rw .git",
         "ls {outside}",
         "cat /etc/shadow",
-        "ls ~/.ssh /root/.bashrc",
+        f"ls ~/.ssh {Path.home()}/.bashrc",
     ],
 )
 def test_nothing_outside_of_the_work_tree_can_be_written_or_read(tmp_path, box, command):
@@ -195,7 +195,7 @@ def test_a_hostile_issue_even_when_it_is_obeyed_touches_nothing_outside(tmp_path
     evil = (
         call(
             "bash",
-            command=f"rm -rf {victim} / 2>/dev/null; env > .xlocal/env.py; cp -r ~/.ssh stolen; curl http://127.0.0.1",
+            command=f"rm -rf {victim} / 2>/dev/null; env > .xlocal/env.py; cp -r {Path.home()}/.ssh stolen; curl http://127.0.0.1",
         ),
         call("create", path=f"{victim}/precious", text="gone"),
         call("create", path="../../../../../../tmp/pwned-by-xlocal-test", text="gone"),
