@@ -17,6 +17,8 @@ from xlocal.ranking.diff import TreeDiff, diff
 from xlocal.ranking.evidence import CallView, Evidence, FunctionView, RankedSuspect, Suspect
 from xlocal.ranking.observation import Observation, namer, observe
 from xlocal.ranking.rank import Context, get_ranker
+from xlocal.ranking.relatives import KINDS as RELATIVE_KINDS
+from xlocal.ranking.relatives import relatives
 from xlocal.ranking.signals import Finding, Findings, findings, strongest, weigh
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import Issue, mentioned_names, named_functions, read_issue
@@ -192,6 +194,9 @@ def compare(
         except ScriptError as error:
             text = f"lines and values are missing, since the second pass did not end as the first: {error}"
             doubts.append(Warned("second-pass-failed", text))
+    for kinds, (reference, _) in zip(found, pairs, strict=True):
+        seen_closely = [view for view in views if view.reference == reference.role]
+        kinds.update(relatives(kinds, seen_closely, bad.tree.counts(), index))
     weighed = [weigh(kinds, executed) for kinds in found]
     suspects = tuple(_suspects(bad, good, strongest(weighed), index, scope))
     nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
@@ -258,6 +263,9 @@ def _suspects(
     there = [reference.tree.counts() for reference in good]
     places = _places(bad.tree)
     others = dict.fromkeys(function for counts in there for function in counts if function not in here)
+    # Of the source alone: methods that theirs override, and classes whose data is read.
+    beside = {f for f, items in evidence.items() if any(item.kind in RELATIVE_KINDS for item in items)}
+    others.update(dict.fromkeys(sorted(beside - here.keys())))
     # In the traceback of the buggy run, though no call was recorded: the hook was lost, or it ran at import.
     traced = {f for f, items in evidence.items() if any(item.kind == "traceback" for item in items)}
     unseen = (traced & named) - here.keys()

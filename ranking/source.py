@@ -11,8 +11,9 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
 from xlocal.tracer.calltree import Function
@@ -65,8 +66,25 @@ class FunctionSource:
     is_class: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ClassSource:
+    """One class: the names of its bases (the last part of `a.B`), its methods, and the line where the class body sets
+    each name (its class-level data; of names set twice the last)."""
+
+    function: Function
+    bases: tuple[str, ...]
+    methods: frozenset[str]
+    data: Mapping[str, int]
+
+    @property
+    def name(self) -> str:
+        """The class's own name."""
+        return self.function.qualname.rpartition(".")[2]
+
+
 class _Piece(NamedTuple):
-    """One `def` or `class` statement: its lines (`line` is the first decorator's) and its docstring's lines."""
+    """One `def` or `class` statement: its lines (`line` is the first decorator's) and its docstring's lines; of a class
+    also the names of its bases and the line where its body sets each name."""
 
     qualname: str
     name: str
@@ -77,6 +95,8 @@ class _Piece(NamedTuple):
     is_class: bool
     docstring: str
     docstring_lines: tuple[int, int]
+    bases: tuple[str, ...] = ()
+    data: Mapping[str, int] = MappingProxyType({})
 
 
 class _Module:
@@ -202,6 +222,18 @@ class SourceIndex:
                 if source:
                     yield source
 
+    def classes(self, path: str) -> Iterator[ClassSource]:
+        """Every class of one file, by line; bases and data are empty where the file was read by its indentation."""
+        module = self._module(path)
+        for qualname, pieces in module.by_qualname.items() if module else ():
+            piece = pieces[0]
+            if module is not None and piece.is_class:
+                within = qualname + "."
+                methods = (each.qualname for each in module.pieces if not each.is_class)
+                own = (name.removeprefix(within) for name in methods if name.startswith(within))
+                own_methods = frozenset(name for name in own if "." not in name)
+                yield ClassSource(Function(path, qualname), piece.bases, own_methods, piece.data)
+
     def names(self) -> Iterator[Function]:
         """Identity of every function of the scope: parses every file, but builds no texts."""
         for path in self.paths():
@@ -292,7 +324,32 @@ def _piece(node: FunctionNode | ast.ClassDef, qualname: str, classes: tuple[str,
         is_class=isinstance(node, ast.ClassDef),
         docstring=docstring,
         docstring_lines=lines if lines[0] > node.lineno else (0, 0),
+        bases=tuple(_base_names(node)) if isinstance(node, ast.ClassDef) else (),
+        data=dict(_assigned(node)) if isinstance(node, ast.ClassDef) else {},
     )
+
+
+def _base_names(node: ast.ClassDef) -> Iterator[str]:
+    for base in node.bases:
+        if isinstance(base, ast.Attribute):
+            yield base.attr
+        elif isinstance(base, ast.Name):
+            yield base.id
+
+
+def _assigned(node: ast.ClassDef) -> Iterator[tuple[str, int]]:
+    """The names that the statements of a class body set, with their lines."""
+    for statement in node.body:
+        if isinstance(statement, ast.Assign):
+            targets = statement.targets
+        elif isinstance(statement, ast.AnnAssign) and statement.value is not None:
+            targets = [statement.target]
+        else:
+            continue
+        for target in targets:
+            for name in target.elts if isinstance(target, ast.Tuple) else [target]:
+                if isinstance(name, ast.Name):
+                    yield name.id, statement.lineno
 
 
 def _scan(lines: list[str]) -> Iterator[_Piece]:

@@ -46,6 +46,8 @@ KINDS = {
     "exit-state": "It left its object in another state",
     "exception": "An exception left it in the buggy run alone",
     "traceback": "It stands in the final traceback of the buggy run",
+    "override": "It did not run, but overrides a method that differs, or is overridden by one",
+    "class-data": "It sets class-level data that is read where the runs part",
     "named-in-issue": "The issue names it",
     "changed": "Its code differs between the two revisions",
     "spectrum": "It runs in failing tests more than in passing ones",
