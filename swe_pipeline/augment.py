@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 from xlocal.ranking.source import SourceIndex
-from xlocal.swe_pipeline.agent import Assistant, GaveUp, Task, as_data, prompt
+from xlocal.swe_pipeline.agent import Assistant, GaveUp, as_data, prompt
 from xlocal.swe_pipeline.checkout import Run
+from xlocal.swe_pipeline.conversation import Task
 from xlocal.swe_pipeline.leads import Leads, TreeScope, find_functions
 from xlocal.swe_pipeline.reproduce import ScriptPair, run_script
 from xlocal.swe_pipeline.trajectory import EFFECTS, digest, read_trajectory

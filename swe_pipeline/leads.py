@@ -15,8 +15,9 @@ from xlocal.ranking.evidence import Suspect
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import read_issue
-from xlocal.swe_pipeline.agent import Assistant, GaveUp, Task, as_data, prompt
+from xlocal.swe_pipeline.agent import Assistant, GaveUp, as_data, prompt
 from xlocal.swe_pipeline.clone import git
+from xlocal.swe_pipeline.conversation import Task
 from xlocal.swe_pipeline.workspace import SCRATCH, ToolError, Workspace, quoted
 from xlocal.tracer.calltree import Function
 

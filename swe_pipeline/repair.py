@@ -10,9 +10,10 @@ from typing import Any, Protocol
 
 from pydantic import BaseModel, Field
 from xlocal.ranking.source import SourceIndex
-from xlocal.swe_pipeline.agent import Assistant, GaveUp, Rejected, Task, Tool, as_data, prompt
+from xlocal.swe_pipeline.agent import Assistant, GaveUp, Rejected, as_data, prompt
 from xlocal.swe_pipeline.augment import ValidationTest
 from xlocal.swe_pipeline.checkout import Checkout
+from xlocal.swe_pipeline.conversation import Task, Tool
 from xlocal.swe_pipeline.leads import Lead, Leads, TreeScope, is_test
 from xlocal.swe_pipeline.limits import LimitReached
 from xlocal.swe_pipeline.patches import check_paths, touched_paths

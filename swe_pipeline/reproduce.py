@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel, Field
-from xlocal.swe_pipeline.agent import Assistant, GaveUp, Rejected, Task, as_data, as_json, as_run, prompt
+from xlocal.swe_pipeline.agent import Assistant, GaveUp, Rejected, as_data, as_json, as_run, prompt
 from xlocal.swe_pipeline.checkout import Run
+from xlocal.swe_pipeline.conversation import Task
 from xlocal.swe_pipeline.leads import Leads, choose_by_model, compare_runs, with_highlighted
 from xlocal.swe_pipeline.limits import LimitReached
 from xlocal.swe_pipeline.tools import work_tools

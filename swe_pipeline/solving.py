@@ -9,9 +9,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from xlocal.swe_pipeline.agent import ModelUnreachableError
 from xlocal.swe_pipeline.batch import Outcome
 from xlocal.swe_pipeline.checkout import Checkout, Workplace
+from xlocal.swe_pipeline.conversation import ModelUnreachableError
 from xlocal.swe_pipeline.existing import ExistingTests
 from xlocal.swe_pipeline.grade import write_text
 from xlocal.swe_pipeline.issue import Issue

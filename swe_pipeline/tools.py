@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from xlocal.swe_pipeline.agent import Tool
+from xlocal.swe_pipeline.conversation import Tool
 from xlocal.swe_pipeline.workspace import SCRATCH, ToolError, Workspace, describe, shorten
 
 _VIEW_LINES = 400

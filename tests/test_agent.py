@@ -23,7 +23,7 @@ from agents import (
     needs_sandbox,
     write_script,
 )
-from xlocal.swe_pipeline import agent, context
+from xlocal.swe_pipeline import context, conversation
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.models import context_window, open_model, parse_model, redact, secrets
 from xlocal.swe_pipeline.prices import FilePrice
@@ -148,7 +148,7 @@ def test_busy_servers_are_asked_again_and_every_attempt_is_kept(shop, monkeypatc
     async def sleep(seconds):
         waits.append(seconds)
 
-    monkeypatch.setattr(agent.asyncio, "sleep", sleep)
+    monkeypatch.setattr(conversation.asyncio, "sleep", sleep)
     before = [(429, {"error": "slow down"}), (500, {"error": "oops"}), (503, {"error": "busy"}), (200, None)]
     with model_server(in_order(GOOD, before=before)) as (url, _):
         solution = shop.solve(f"{url}#m", prices=PRICES, **FAST)
@@ -168,9 +168,9 @@ def test_a_server_that_never_recovers_ends_the_run_and_the_run_goes_on_later(sho
     async def sleep(_seconds):
         return None
 
-    monkeypatch.setattr(agent.asyncio, "sleep", sleep)
+    monkeypatch.setattr(conversation.asyncio, "sleep", sleep)
     with model_server(lambda number, request: (503, {"error": "down"})) as (url, seen):
-        with pytest.raises(agent.ModelUnreachableError, match="no answer in 5 attempts"):
+        with pytest.raises(conversation.ModelUnreachableError, match="no answer in 5 attempts"):
             shop.solve(f"{url}#m", prices=PRICES, **FAST)
         assert len(seen) == 5
     assert "error" in json.loads((shop.run / "result.json").read_text())["ended"]
@@ -203,7 +203,7 @@ def test_a_model_without_temperature_is_asked_without_one(shop):
 
 @needs_sandbox
 def test_a_call_that_takes_too_long_is_ended_and_counted(shop, monkeypatch):
-    monkeypatch.setattr(agent, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(conversation, "CALL_SECONDS", 1.0)
 
     def respond(number, request):
         time.sleep(3)
@@ -277,7 +277,7 @@ def test_a_server_that_finds_the_request_too_long_gets_a_shorter_one(shop):
 # --- compaction
 
 
-def conversation(count: int, size: int):
+def talk(count: int, size: int):
     from pydantic_ai.messages import ModelRequest, ModelResponse, ToolCallPart, ToolReturnPart, UserPromptPart
 
     messages = [ModelRequest([UserPromptPart("THE ISSUE, THE SUSPECTS AND THE TESTS")])]
@@ -291,7 +291,7 @@ def conversation(count: int, size: int):
     ("count", "size", "window"), [(5, 4000, 8000), (40, 4000, 16_000), (400, 900, 8000), (300, 50, 4000)]
 )
 def test_compaction_keeps_the_first_message_and_the_newest_and_fits(count, size, window):
-    messages = conversation(count, size)
+    messages = talk(count, size)
     sent, _ = context.compact(messages, window=window, fixed=3000, already=context.Cut())
     assert context.tokens_of(context.request_bytes(sent) + 3000) <= context.FULL * context.room(window)
     assert sent[0].parts[0].content == "THE ISSUE, THE SUSPECTS AND THE TESTS"
@@ -306,7 +306,7 @@ def test_compaction_keeps_the_first_message_and_the_newest_and_fits(count, size,
 def test_compaction_goes_in_big_steps_so_that_caches_stay_good():
     changes, already, before = 0, context.Cut(), None
     for count in range(1, 80):
-        sent, already = context.compact(conversation(count, 1500), window=20_000, fixed=1000, already=already)
+        sent, already = context.compact(talk(count, 1500), window=20_000, fixed=1000, already=already)
         texts = [str(part) for m in sent for part in m.parts if part.part_kind != "user-prompt"]
         stripped = [text.partition("timestamp")[0] for text in texts]
         if before is not None and stripped[: len(before)] != before:
@@ -316,7 +316,7 @@ def test_compaction_goes_in_big_steps_so_that_caches_stay_good():
 
 
 def test_a_short_conversation_is_sent_as_it_is():
-    messages = conversation(3, 100)
+    messages = talk(3, 100)
     assert context.compact(messages, window=100_000, fixed=100, already=context.Cut()) == (messages, context.Cut())
 
 

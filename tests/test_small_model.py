@@ -13,7 +13,7 @@ pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
 from agents import Shop, needs_sandbox
 from click.testing import CliRunner
-from xlocal.swe_pipeline import agent
+from xlocal.swe_pipeline import conversation
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.models import _window_at
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
@@ -50,7 +50,7 @@ def server() -> Iterator[str]:
 
 
 def test_its_run_ends_at_its_limits_with_a_readable_trajectory(server, tmp_path, monkeypatch):
-    monkeypatch.setattr(agent, "CALL_SECONDS", 900.0)  # on a busy machine a hundred tokens take minutes
+    monkeypatch.setattr(conversation, "CALL_SECONDS", 900.0)  # on a busy machine a hundred tokens take minutes
     assert _window_at(server, "whatever") == 8192
     shop = Shop(tmp_path)
     limits = Limits(dollars=None, tokens=5_150, seconds=1200.0, repair_actions=4)
