@@ -13,20 +13,17 @@ instead: 0 differences is the only right answer, and the exit status is 1 otherw
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
-import shutil
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 from typing import TypeVar
 
 import metrics
-from environments import Case, UnavailableError, load_cases, place_of
+from environments import Case, UnavailableError, load_cases
 from outcomes import (
     Held,
     Outcome,
@@ -39,98 +36,64 @@ from outcomes import (
     ranking_table,
     report,
     self_table,
+    spread_table,
     summarize,
     working,
 )
+from recorded import Recorded
 from rich.console import Console
 from xlocal.ranking.localize import Comparison, Localization
 from xlocal.ranking.rank import DEFAULT_RANKER, ranker_names
 from xlocal.tracer.errors import ModelError, UsageError, XlocalError
 
-import xlocal
 from xlocal.demo import cache_folder
-from xlocal.question import Question, investigate, rerank
+from xlocal.question import rerank
 from xlocal.session import COMPARISON
 
 T = TypeVar("T")
 
-# Change what follows a comparison only; a stored one stays good when they do.
-RANKING_ONLY = {"rank.py", "lexical.py", "text.py", "encoder.py", "history.py"}
 # Said of a function whatever the reference did; two runs of one script may have them.
 NO_DIFFERENCE = {"named-in-issue", "traceback"}
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
-    """Where things are kept; runs cases."""
+def outcome_of(case: Case, recorded: Recorded, rankers: Sequence[str]) -> Outcome:
+    """Record and compare unless that is stored, then rank by each ranker that works here.
 
-    cache: Path
-    checkouts: Path | None
+    Raises UnavailableError, or XlocalError when a script does not behave.
+    """
+    session = recorded.session(case)
+    found: dict[str, Localization] = {}
+    unranked: dict[str, Unranked] = {}
+    for name in rankers:
+        try:
+            found[name] = rerank(session, issue=case.issue, ranker=name)
+        except (ModelError, UsageError) as error:  # needs a model or a repository that is not here
+            unranked[name] = Unranked(str(error), isinstance(error, ModelError))
+    comparison = Comparison.load(session / COMPARISON)
+    return Outcome(
+        id=case.id,
+        repository=case.repository,
+        kind=case.kind,
+        true_functions=case.true_functions,
+        executed=sum(suspect.executed for suspect in comparison.suspects),
+        cost=comparison.cost,
+        exact=comparison.exact,
+        warnings=tuple(warning.slug for warning in comparison.warnings),
+        kinds=_kinds(comparison, found.get(DEFAULT_RANKER), case.true_functions),
+        rankings={name: _names(located) for name, located in found.items()},
+        unranked=unranked,
+    )
 
-    def outcome(self, case: Case, rankers: Sequence[str]) -> Outcome:
-        """Record and compare unless that is stored, then rank by each ranker that works here.
 
-        Raises UnavailableError, or XlocalError when a script does not behave.
-        """
-        session = self._session(case, itself=False)
-        found: dict[str, Localization] = {}
-        unranked: dict[str, Unranked] = {}
-        for name in rankers:
-            try:
-                found[name] = rerank(session, issue=case.issue, ranker=name)
-            except (ModelError, UsageError) as error:  # needs a model or a repository that is not here
-                unranked[name] = Unranked(str(error), isinstance(error, ModelError))
-        comparison = Comparison.load(session / COMPARISON)
-        return Outcome(
-            id=case.id,
-            repository=case.repository,
-            kind=case.kind,
-            true_functions=case.true_functions,
-            executed=sum(suspect.executed for suspect in comparison.suspects),
-            cost=comparison.cost,
-            exact=comparison.exact,
-            warnings=tuple(warning.slug for warning in comparison.warnings),
-            kinds=_kinds(comparison, found.get(DEFAULT_RANKER), case.true_functions),
-            rankings={name: _names(located) for name, located in found.items()},
-            unranked=unranked,
-        )
-
-    def repeated(self, case: Case) -> Repeated:
-        """Compare the buggy script with itself."""
-        comparison = Comparison.load(self._session(case, itself=True) / COMPARISON)
-        differ = [
-            str(suspect.function)
-            for suspect in comparison.suspects
-            if any(evidence.kind not in NO_DIFFERENCE for evidence in suspect.evidence)
-        ]
-        return Repeated(case.id, comparison.cost, tuple(differ))
-
-    def _session(self, case: Case, *, itself: bool) -> Path:
-        """The session folder of a case, recorded now unless the same code recorded the same scripts before."""
-        place = place_of(case, checkouts=self.checkouts, environments=self.cache / "environments")
-        scripts = (case.buggy, case.buggy) if itself else (case.buggy, *case.references)
-        session = self.cache / "sessions" / (f"{case.id}-self" if itself else case.id)
-        made_by = session.with_suffix(".made-by")
-        fingerprint = _fingerprint(case, scripts, str(place))
-        if made_by.is_file() and made_by.read_text() == fingerprint and (session / COMPARISON).is_file():
-            return session
-        made_by.unlink(missing_ok=True)
-        here = place.cwd or self.cache / "empty" / case.id
-        if place.cwd is None:
-            shutil.rmtree(here, ignore_errors=True)
-            here.mkdir(parents=True)
-        question = Question(
-            buggy=str(scripts[0]),
-            references=tuple(map(str, scripts[1:])),
-            scope=case.scope,
-            python=str(place.python),
-            cwd=here,
-            env=dict(case.env),
-            issue=case.issue,
-        )
-        investigate(question, session=session)
-        made_by.write_text(fingerprint)
-        return session
+def repeated(case: Case, recorded: Recorded) -> Repeated:
+    """Compare the buggy script with itself."""
+    comparison = Comparison.load(recorded.session(case, itself=True) / COMPARISON)
+    differ = [
+        str(suspect.function)
+        for suspect in comparison.suspects
+        if any(evidence.kind not in NO_DIFFERENCE for evidence in suspect.evidence)
+    ]
+    return Repeated(case.id, comparison.cost, tuple(differ))
 
 
 def _names(found: Localization) -> tuple[str, ...]:
@@ -148,26 +111,6 @@ def _kinds(comparison: Comparison, found: Localization | None, true: Sequence[st
         kind: Held(len(functions), any(metrics.is_right(name, true) for name in functions))
         for kind, functions in sorted(holders.items())
     }
-
-
-@cache
-def _code_fingerprint() -> str:
-    """Of all that decides what is recorded and how it is compared."""
-    folders = {name: Path(sys.modules[f"xlocal.{name}"].__path__[0]) for name in ("tracer", "ranking")}
-    files = [file for folder in folders.values() for file in sorted(folder.glob("*.[pc]*")) if file.is_file()]
-    digest = hashlib.sha256(xlocal.__name__.encode())
-    for file in files:
-        if file.name not in RANKING_ONLY:
-            digest.update(file.name.encode() + file.read_bytes())
-    return digest.hexdigest()
-
-
-def _fingerprint(case: Case, scripts: Iterable[Path], place: str) -> str:
-    digest = hashlib.sha256(_code_fingerprint().encode())
-    for script in scripts:
-        digest.update(script.read_bytes())
-    digest.update(repr((case.scope, case.env, case.python, case.requirements, place)).encode())
-    return digest.hexdigest()
 
 
 def run_all(
@@ -204,13 +147,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (FileNotFoundError, UsageError) as error:
         progress.print(str(error), markup=False, highlight=False, soft_wrap=True)
         return 2
-    bench = Bench(options.cache.resolve(), options.checkouts)
+    recorded = Recorded(options.cache.resolve(), options.checkouts)
 
     def say(text: str) -> None:
         progress.print(text, markup=False, highlight=False, soft_wrap=True)
 
     if options.itself:
-        repeats, skipped = run_all(cases, bench.repeated, jobs=options.jobs, say=say)
+        repeats, skipped = run_all(cases, lambda case: repeated(case, recorded), jobs=options.jobs, say=say)
         console.print(self_table(repeats))
         document: dict[str, object] = {
             "schema": 1,
@@ -220,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(any(one.differences for one in repeats))
     else:
         outcomes, skipped = run_all(
-            cases, lambda case: bench.outcome(case, options.rankers), jobs=options.jobs, say=say
+            cases, lambda case: outcome_of(case, recorded, options.rankers), jobs=options.jobs, say=say
         )
         document, status = report(outcomes, options.rankers, skipped), 0
         _print_tables(console, outcomes, options.rankers)
@@ -236,6 +179,7 @@ def _print_tables(console: Console, outcomes: Sequence[Outcome], rankers: Sequen
     console.print(ranking_table("Rankers (%)", "ranker", {name: summarize(outcomes, name) for name in shown}))
     if shown:
         console.print(ranking_table(f"Repositories, {shown[0]} (%)", "repository", by_repository(outcomes, shown[0])))
+        console.print(spread_table(outcomes, shown[0]))
     console.print(kind_table(outcomes))
     for name in rankers:
         reasons = Counter(outcome.unranked[name].reason for outcome in outcomes if name in outcome.unranked)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from statistics import fmean, median
 
 import metrics
+import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 AT = (1, 5, 10, 20)
+SAMPLES = 2000  # of the bootstrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,62 @@ def by_repository(outcomes: Sequence[Outcome], ranker: str) -> dict[str, dict[st
     return {repository: summarize(group, ranker) for repository, group in sorted(groups.items())}
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How far a mean may be off: bootstrap intervals (95 %) over the cases, and over whole `repositories`, whose cases
+    resemble one another; and the least and greatest mean when one repository is left out."""
+
+    mean: float
+    by_case: tuple[float, float]
+    by_repository: tuple[float, float]
+    without_one: tuple[float, float]
+
+
+def spread(outcomes: Sequence[Outcome], ranker: str, value: Callable[[Sequence[str], Sequence[str]], float]) -> Spread:
+    """The spread of the mean of `value(ranking, true functions)` over the outcomes that `ranker` ranked.
+
+    2,000 samples from a fixed seed. The outcomes must hold at least one that was ranked.
+    """
+    groups: dict[str, list[float]] = defaultdict(list)
+    for outcome in outcomes:
+        if ranker in outcome.rankings:
+            groups[outcome.repository].append(float(value(outcome.rankings[ranker], outcome.true_functions)))
+    every = np.array([each for group in groups.values() for each in group])
+    chance = np.random.default_rng(0)
+    cases = every[chance.integers(len(every), size=(SAMPLES, len(every)))].mean(axis=1)
+    sums = np.array([sum(group) for group in groups.values()])
+    sizes = np.array([len(group) for group in groups.values()])
+    drawn = chance.integers(len(groups), size=(SAMPLES, len(groups)))
+    clusters = sums[drawn].sum(axis=1) / sizes[drawn].sum(axis=1)
+    left = (sums.sum() - sums) / np.maximum(sizes.sum() - sizes, 1) if len(groups) > 1 else every.mean(keepdims=True)
+    return Spread(float(every.mean()), _middle(cases), _middle(clusters), (float(left.min()), float(left.max())))
+
+
+def _middle(samples: NDArray[np.float64]) -> tuple[float, float]:
+    low, high = np.percentile(samples, [2.5, 97.5])
+    return float(low), float(high)
+
+
+def spreads(outcomes: Sequence[Outcome], ranker: str) -> dict[str, Spread]:
+    """`spread` of any@k for each k of `AT`, and of MRR; empty when `ranker` ranked none."""
+    if not any(ranker in outcome.rankings for outcome in outcomes):
+        return {}
+    found = {f"any@{k}": spread(outcomes, ranker, partial(metrics.any_at, k)) for k in AT}
+    return {**found, "mrr": spread(outcomes, ranker, metrics.reciprocal_rank)}
+
+
+def spread_table(outcomes: Sequence[Outcome], ranker: str) -> Table:
+    """One line per figure, in percent."""
+    table = Table(title=f"How sure the figures are, {ranker} (%)")
+    table.add_column("figure")
+    for name in ("mean", "95 % by case", "95 % by repository", "one repository left out"):
+        table.add_column(name, justify="right")
+    for name, found in spreads(outcomes, ranker).items():
+        pairs = (found.by_case, found.by_repository, found.without_one)
+        table.add_row(name, f"{100 * found.mean:.0f}", *(f"{100 * low:.0f} to {100 * high:.0f}" for low, high in pairs))
+    return table
+
+
 def ranking_table(title: str, first: str, rows: dict[str, dict[str, float]]) -> Table:
     """One line per ranker or repository, shares in percent."""
     table = Table(title=title)
@@ -166,11 +226,13 @@ def self_table(results: Sequence[Repeated]) -> Table:
 
 def report(outcomes: Sequence[Outcome], rankers: Sequence[str], skipped: Sequence[Skipped]) -> dict[str, object]:
     """All figures as plain values."""
+    shown = working(outcomes, rankers)
     return {
         "schema": 1,
-        "rankers": {name: summarize(outcomes, name) for name in working(outcomes, rankers)},
+        "rankers": {name: summarize(outcomes, name) for name in shown},
+        "spread": {name: {k: asdict(found) for k, found in spreads(outcomes, name).items()} for name in shown},
         "kinds": summarize_kinds(outcomes),
-        "repositories": {name: by_repository(outcomes, name) for name in working(outcomes, rankers)},
+        "repositories": {name: by_repository(outcomes, name) for name in shown},
         "cases": [asdict(outcome) for outcome in outcomes],
         "skipped": [asdict(one) for one in skipped],
     }

@@ -114,9 +114,14 @@ class ScoreRanker:
         """See Ranker. Ties are broken by path, line and qualname."""
         chosen = sorted(self.choose(suspects, context), key=_identity)
         scores = self.score(chosen, context).tolist() if chosen else []
-        order = sorted(range(len(chosen)), key=lambda i: (not chosen[i].executed, -scores[i], i))
+        order = in_order(chosen, scores)
         kept = order[: context.top] if self.cut else order
         return tuple(RankedSuspect(rank, round(scores[i], 6), chosen[i]) for rank, i in enumerate(kept, start=1))
+
+
+def in_order(suspects: Sequence[Suspect], scores: Sequence[float]) -> list[int]:
+    """Indices of the suspects by falling score, unexecuted ones last; ties keep their order."""
+    return sorted(range(len(suspects)), key=lambda i: (not suspects[i].executed, -scores[i], i))
 
 
 def get_ranker(name: str = DEFAULT_RANKER) -> Ranker:
@@ -168,7 +173,7 @@ def lexical_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
     return lexical.scores(_issue("lexical", context), _sources(suspects, context))
 
 
-def evidence_scores(suspects: Sequence[Suspect], _context: Context) -> FloatArray:
+def evidence_scores(suspects: Sequence[Suspect], _context: Context | None = None) -> FloatArray:
     """Sum over the kinds of evidence, the strongest of each kind counting; shape `(n,)`, none negative."""
     return np.array([sum(_by_kind(suspect).values()) for suspect in suspects])
 
@@ -187,9 +192,13 @@ def fused_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
     Without an issue: evidence over its best, and where that ties the suspect nearer to the raise, called more
     rarely, and deeper in the tree.
     """
-    evidence = _over_best(evidence_scores(suspects, context))
-    if context.has_issue():
-        text = lexical_scores(suspects, context)
+    return fuse(suspects, lexical_scores(suspects, context) if context.has_issue() else None)
+
+
+def fuse(suspects: Sequence[Suspect], text: FloatArray | None) -> FloatArray:
+    """`fused_scores` of suspects whose scores by the text, shape `(n,)`, are known; None without an issue."""
+    evidence = _over_best(evidence_scores(suspects))
+    if text is not None:
         return _over_best(text - text.min()) + EVIDENCE_SHARE * evidence
     keys = [(_nearness(suspect), -suspect.calls[0], suspect.depth) for suspect in suspects]
     place = {key: i for i, key in enumerate(sorted(set(keys)))}

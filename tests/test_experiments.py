@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import ablation
 import localization
 import pytest
 from environments import Case, UnavailableError, environment, find_interpreter, load_cases, place_of
-from outcomes import Held, Outcome, summarize, summarize_kinds
+from outcomes import Held, Outcome, spreads, summarize, summarize_kinds
 
 PACKAGE = {
     "prices.py": """
@@ -182,3 +183,72 @@ def test_a_benchmark_without_its_packages_ends_in_one_line(program):
     assert result.returncode == 2
     assert "needs the extra dev: make test makes the environment" in said
     assert "xlocal" in said.partition(" has no ")[2]
+
+
+def an_outcome(repository, place):
+    ranking = tuple(f"m.py::f{number}" for number in range(1, 31))
+    return Outcome(
+        id=f"{repository}-{place}",
+        repository=repository,
+        kind="pypi",
+        true_functions=(f"m.py::f{place}",),
+        executed=30,
+        cost=1,
+        exact=True,
+        warnings=(),
+        kinds={},
+        rankings={"fused": ranking},
+        unranked={},
+    )
+
+
+def test_the_spread_holds_the_mean_and_follows_the_repositories():
+    # One repository is always right and one never: over cases that is 50 % give or take, over repositories anything.
+    outcomes = [an_outcome("good", 1) for _ in range(20)] + [an_outcome("bad", 25) for _ in range(20)]
+    found = spreads(outcomes, "fused")
+    first = found["any@1"]
+    assert first.mean == 0.5
+    assert 0.3 < first.by_case[0] < 0.45 < 0.55 < first.by_case[1] < 0.7
+    assert first.by_repository == (0.0, 1.0)
+    assert first.without_one == (0.0, 1.0)
+    assert found["any@20"].mean == 0.5
+    assert found["mrr"].mean == pytest.approx((1 + 1 / 25) / 2)
+    assert spreads(outcomes, "fused") == found
+    assert spreads(outcomes, "paper") == {}
+
+
+def test_the_spread_of_one_repository_leaves_none_out():
+    found = spreads([an_outcome("only", 1), an_outcome("only", 2)], "fused")
+    assert found["any@1"].without_one == (0.5, 0.5)
+
+
+def ablate(folder, *arguments):
+    return ablation.main(["--cases", str(folder / "cases"), "--cache", str(folder / "cache"), *arguments])
+
+
+def test_the_ablation_ranks_again_without_each_kind(folder, capsys):
+    out = folder / "places.json"
+    assert ablate(folder, "--checkouts", str(folder / "checkouts"), "--out", str(out)) == 0
+    document = json.loads(out.read_text())
+    assert document["cases"] == ["shop__shop-1"]
+    places = {name: each[0] for name, each in document["places"].items()}
+    assert places["paper's set, by the text"] == 1
+    assert {"text alone", "evidence alone", "without the closer look", "without only-buggy"} <= places.keys()
+    assert all(place is None or 1 <= place <= 5 for place in places.values())
+    assert "1 cases" in capsys.readouterr().out
+
+
+def test_the_ablation_says_what_it_leaves_out(folder, capsys):
+    assert ablate(folder) == 0
+    said = capsys.readouterr()
+    assert "left out: needs a prepared checkout" in said.err
+    assert "no case could be ranked" in said.out
+    assert ablation.main(["--cases", str(folder / "data")]) == 2
+
+
+def test_a_change_of_the_reciprocal_rank_has_an_interval():
+    line = ablation.line_of("other", [1, 2, None, 4], [1, 1, 1, 4])
+    assert (line.better, line.worse) == (0, 2)
+    assert line.change == pytest.approx(-0.375)
+    assert line.low < -0.375 < line.high <= 0
+    assert line.any_at == {1: 0.25, 5: 0.75, 10: 0.75, 20: 0.75}
