@@ -6,8 +6,10 @@ Three real programs (sympy, jinja2, pycodestyle) and a worst case (nothing but c
 turn, several times; the least CPU time counts, and every figure is a ratio within one run. `slowdown` is that of the
 work alone; `whole` that of the process with start, imports and the writing of the result. `ns/call` is
 what one Python call costs more; `B/call` is the growth of peak memory during the work beyond that of the bare run;
-`file B/call` the size of the result. Tools and programs are installed by uv into one cached environment per Python;
-what does not install on one is said. --quick takes one Python of each kind and small work (under a minute).
+`file B/call` the size of the result. `closer look` is the second pass: lines and values of the first 150 calls of each
+function, fewer where that would be more than 40,000 calls. Tools and programs are installed by uv into one cached
+environment per Python; what does not install on one is said. --quick takes one Python of each kind and small work
+(under a minute).
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "experiments"))
 
 from environments import UnavailableError, environment, found_interpreters, install, minor_of  # noqa: E402
+from xlocal.ranking.closer import CAPS, MOST_CALLS  # noqa: E402
 from xlocal.tracer.launch import Interpreter  # noqa: E402
 from xlocal.tracer.native import build  # noqa: E402
 from xlocal.tracer.trace import Trace  # noqa: E402
@@ -46,6 +49,7 @@ PROBE = HERE.parent / "tracer" / "probe.py"
 PROGRAMS = ("sympy", "jinja2", "pycodestyle")
 TOOLS = ("viztracer", "coverage", "hunter")
 OURS = ("native", "monitoring", "setprofile")
+CLOSER = "closer look"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +107,7 @@ class Bench:
         self.size = str(work.sizes[0 if quick else 1])
         # Viztracer keeps a ring of events: long enough for all of them, and no longer, since it is allocated at once.
         self.entries = "1000000" if quick else "12000000"
+        self._focus: list[tuple[str, int, str, list[tuple[int, int]]]] = []
 
     def run(self, tool: str) -> Run:
         """Run under `tool`. Raises UnavailableError when the process fails."""
@@ -119,6 +124,7 @@ class Bench:
             raise UnavailableError(f"{tool}: {last[0]}")
         if tool in OURS:
             _require_backend(tool, result)
+            self._focus = self._focus or _focus_of(Trace.load(result / "main.xtrace"))
         measured = json.loads(report.read_text())
         size = sum(file.stat().st_size for file in _files(result))
         shutil.rmtree(out)
@@ -137,7 +143,7 @@ class Bench:
     def _command(self, tool: str, out: Path) -> tuple[list[str], Path]:
         """The command line, and the file or folder where its result lands."""
         python, program, result = str(self.python), [self.script, self.size], out / "result"
-        if tool in OURS:
+        if tool in (*OURS, CLOSER):
             return self._our_command(tool, out)
         if tool == "cProfile":
             return [python, "-m", "cProfile", "-o", str(result), *program], result
@@ -168,6 +174,8 @@ class Bench:
             "backend": backend,
             "native": str(self.native.path) if self.native.path else None,
         }
+        if backend == CLOSER:
+            config |= {"backend": "setprofile", "focus": {"functions": self._focus, "values": True, "seconds": 300}}
         (out / "config.json").write_text(json.dumps(config))
         return [str(self.python), str(PROBE), str(out / "config.json")], traces
 
@@ -177,6 +185,13 @@ def _require_backend(wanted: str, folder: Path) -> None:
     used = Trace.load(folder / "main.xtrace").backend
     if used != wanted:
         raise UnavailableError(f"{wanted}: not to be had here, {used} recorded instead")
+
+
+def _focus_of(trace: Trace) -> list[tuple[str, int, str, list[tuple[int, int]]]]:
+    """The first calls of every function of a trace, as many of each as the closer look takes."""
+    codes = [code for code in trace.codes if code.kind == "function"]
+    cap = next((cap for cap in CAPS if cap * len(codes) <= MOST_CALLS), CAPS[-1])
+    return [(code.filename, code.line, code.name, [(0, cap)]) for code in codes]
 
 
 def _files(result: Path) -> list[Path]:
@@ -195,7 +210,8 @@ def tools_of(interpreter: Interpreter, python: Path, notes: list[str]) -> list[s
             notes.append(f"{minor_of(interpreter)}: {tool} does not install ({error})")
             continue
         tools += ["viztracer", "viztracer+C"] if tool == "viztracer" else [tool]
-    return tools + [backend for backend in OURS if backend != "monitoring" or interpreter.version >= (3, 12)]
+    ours = [backend for backend in OURS if backend != "monitoring" or interpreter.version >= (3, 12)]
+    return [*tools, *ours, CLOSER]
 
 
 def measure(bench: Bench, tools: Iterable[str], *, repeat: int, notes: list[str], label: str) -> dict[str, Run]:
@@ -257,7 +273,7 @@ def table_of(rows: list[Row]) -> Table:
         last = place + 1 == len(rows) or (rows[place + 1].python, rows[place + 1].work) != group
         table.add_row(
             *(group if first else ("", "")),
-            f"xlocal {row.tool}" if row.tool in OURS else row.tool,
+            f"xlocal {row.tool}" if row.tool in (*OURS, CLOSER) else row.tool,
             f"{row.calls:,}",
             f"{row.seconds:.3f}",
             f"{row.slowdown:.2f}",
