@@ -13,7 +13,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -70,8 +70,9 @@ class Step(Protocol):
 class Outcome:
     """What one step of one instance came to.
 
-    `failed`: the work itself ended in an error. `gave up`: the infrastructure failed in every attempt; a resumed run
-    tries it again. `skipped`: a step before did not end well (nothing is stored).
+    `failed`: the work itself ended in an error. `gave up`: the infrastructure failed in every attempt, or something is
+    missing here; a resumed run tries it again. `skipped`: a step before did not end well (nothing is stored). `before`
+    marks what a former run did.
     """
 
     instance: str
@@ -83,6 +84,7 @@ class Outcome:
     seconds: float = 0.0
     identity: str = ""
     details: str = ""
+    before: bool = field(default=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,6 @@ class _Run:
     folder: Path
     options: Options
     outcomes: dict[Key, Outcome] = field(default_factory=dict)
-    before: set[Key] = field(default_factory=set)
     attempts: Counter[Key] = field(default_factory=Counter)
     waiting: list[tuple[float, Issue, int]] = field(default_factory=list)
     running: dict[Key, tuple[Issue, int, float]] = field(default_factory=dict)
@@ -190,14 +191,12 @@ def _keys(issue: Issue, steps: Sequence[Step]) -> list[Key]:
 def _advance(run: _Run, issue: Issue, number: int, told: Callable[[Outcome], None]) -> None:
     """Take an issue over the steps that are done to the first that is not, or note that none can follow."""
     for place in range(number, len(run.steps)):
-        key = Key(issue.id, run.steps[place].name)
         stored = _stored(run, issue, place)
         if stored is None:
             # The later steps of issues under way come first, so that folders fill one by one.
             run.waiting.append((0.0, issue, place))
             run.waiting.sort(key=lambda row: -row[2])
             return
-        run.before.add(key)
         _note(run, stored, told)
         if stored.status != "done":
             _skip(run, issue, place + 1, told)
@@ -247,7 +246,7 @@ def _take(run: _Run, key: Key, got: Answer, told: Callable[[Outcome], None]) -> 
         pause = run.options.pause * 2 ** (attempts - 1)
         run.waiting.append((time.monotonic() + pause, issue, place))
         return
-    status: Status = "done" if got.error is None else "gave up" if got.transient else "failed"
+    status: Status = "done" if got.error is None else "gave up" if got.transient or got.missing else "failed"
     outcome = Outcome(
         instance=key.instance,
         step=key.step,
@@ -285,7 +284,7 @@ def _stored(run: _Run, issue: Issue, place: int) -> Outcome | None:
     if outcome is None or outcome.identity != _identity(run, issue, place):
         return None
     if outcome.status == "done" or (outcome.status == "failed" and not run.options.again):
-        return outcome
+        return replace(outcome, before=True)
     return None
 
 
@@ -345,7 +344,7 @@ def _board(run: _Run, started: float) -> Board:
     now = time.monotonic()
     counts: dict[str, Counter[str]] = {step.name: Counter() for step in run.steps}
     for key, outcome in run.outcomes.items():
-        counts[key.step]["before" if key in run.before and outcome.status == "done" else outcome.status] += 1
+        counts[key.step]["before" if outcome.before and outcome.status == "done" else outcome.status] += 1
     running = tuple((key, now - since) for key, (_, _, since) in run.running.items())
     names = tuple(step.name for step in run.steps)
     return Board(names, len(run.issues), counts, running, _dollars(run), now - started)

@@ -132,7 +132,7 @@ class LocalCheckout:
     def prepare(self) -> bool:
         """Clone and install, unless both were done for this issue, this installation and this folder before."""
         with _disk(self.folder), locked(self.folder / ".lock"):
-            if self._is_prepared():
+            if self.is_prepared():
                 return False
             if shutil.disk_usage(self.folder).free < LEAST_FREE_BYTES:
                 raise CheckoutError(f"{self.folder}: less than 1 GiB is free on this disk; make room")
@@ -162,13 +162,14 @@ class LocalCheckout:
         commit = self.issue.base_commit
         return {"format": FORMAT, "revision": revision(), "commit": commit, "tree": self.repository, "spec": facts}
 
-    def _is_prepared(self) -> bool:
+    def is_prepared(self) -> bool:
+        """Whether all of it is there, as made for this issue, this installation and this folder."""
         try:
             document = json.loads((self.folder / MARKER).read_text("utf-8"))
         except (OSError, ValueError):
             return False
         # The interpreter is a link: gone when the system's Python was removed, and the packages when the cache was.
-        whole = self._place.python.exists() and self._dependencies_are_there()
+        whole = self._place.python.exists() and self._dependencies_are_there() and (self.tree / ".git").is_dir()
         return whole and {**document, "seconds": None} == {**self._identity(), "seconds": None}
 
     def _dependencies_are_there(self) -> bool:

@@ -32,7 +32,8 @@ class Key(NamedTuple):
 class Answer:
     """What a job came to: its `result`, or the `error` in one line, with the traceback of one that is ours (`details`).
 
-    `transient` marks a fault of the infrastructure, which another attempt may not meet.
+    `transient` marks a fault of the infrastructure, which another attempt may not meet; `missing` what another attempt
+    would miss as well, but perhaps not another run: a program, an interpreter, a commit.
     """
 
     result: Mapping[str, Any] | None
@@ -40,6 +41,7 @@ class Answer:
     transient: bool = False
     details: str = ""
     seconds: float = 0.0
+    missing: bool = False
 
 
 Call = Callable[[], Answer]
@@ -77,8 +79,9 @@ def answer(work: Callable[[], Mapping[str, Any]], faults: tuple[type[BaseExcepti
     try:
         result = work()
     except XlocalError as error:
-        transient = isinstance(error, faults) and not isinstance(error, MissingError | PatchError)
-        return Answer(None, str(error), transient, "", time.monotonic() - started)
+        missing = isinstance(error, MissingError)
+        transient = isinstance(error, faults) and not missing and not isinstance(error, PatchError)
+        return Answer(None, str(error), transient, "", time.monotonic() - started, missing)
     except Exception as error:  # noqa: BLE001
         # The boundary of one issue: a mistake in one must not end the hundreds of others; it is told in full.
         line = " ".join(f"{type(error).__name__}: {error}".split())[:500]

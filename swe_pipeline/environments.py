@@ -292,8 +292,8 @@ def _overlay(python: Interpreter, spec: Spec, place: Place, moment: datetime) ->
             refusal = refusal or error
             for path in laid:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-    assert refusal is not None  # noqa: S101 - there was a release, and none fits
-    raise refusal
+    # Another attempt would find the same releases.
+    raise MissingError(str(refusal))
 
 
 def _lay(wheel: Path, spec: Spec, place: Place) -> list[Path]:

@@ -204,7 +204,7 @@ def calibrate(checkout: Checkout, gold: Gold, *, folder: Path, timeout: float = 
 def _identity(checkout: Checkout, gold: Gold) -> str:
     """A digest of all that the result rests on."""
     issue = checkout.issue
-    facts = [FORMAT, type(checkout).__name__, revision(), asdict(spec_of(issue)), issue.repository, issue.base_commit]
+    facts = [FORMAT, type(checkout).__name__, revision(), spec_of(issue).facts(), issue.repository, issue.base_commit]
     text = json.dumps([*facts, asdict(gold)], sort_keys=True)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 

@@ -44,11 +44,16 @@ class Spec:
     check: tuple[str, ...] = ()
     test: tuple[str, ...] = ("python", "-m", "pytest", "-rA")
     env: tuple[tuple[str, str], ...] = ()
+    httpbin: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """All fields as plain values. One that came later is left out where it is empty: former results stand."""
+        return {item.name: getattr(self, item.name) for item in fields(self) if item.name != "httpbin" or self.httpbin}
 
     def installation(self) -> dict[str, Any]:
         """What the installation depends on, as plain values: two specs that agree here need no new one."""
         used_later = ("packages", "check", "test", "env")
-        return {item.name: getattr(self, item.name) for item in fields(self) if item.name not in used_later}
+        return {name: value for name, value in self.facts().items() if name not in used_later}
 
     def releases(self, moment: datetime) -> tuple[str, ...]:
         """The releases whose compiled files may fit a commit of that moment, the likeliest first.

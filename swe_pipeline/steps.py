@@ -25,12 +25,16 @@ from xlocal.tracer.errors import CheckoutError, UsageError
 Backend = Literal["local", "docker"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 # A clone, an installation, a disk: what fails once may work the next time.
-_FAULTS: tuple[type[BaseException], ...] = (CheckoutError, OSError, MemoryError)
+FAULTS: tuple[type[BaseException], ...] = (CheckoutError, OSError, MemoryError)
 
 
-def _facts(issue: Issue) -> dict[str, Any]:
-    """What the checkout of an issue rests on."""
-    return {"commit": issue.base_commit, "revision": revision(), "spec": json.loads(json.dumps(asdict(spec_of(issue))))}
+def facts_of(issue: Issue) -> dict[str, Any]:
+    """What the checkout of an issue rests on. Of one that cannot be installed, the reason, which its job tells."""
+    try:
+        spec = json.loads(json.dumps(spec_of(issue).facts()))
+    except UsageError as error:
+        spec = str(error)
+    return {"commit": issue.base_commit, "revision": revision(), "spec": spec}
 
 
 @contextlib.contextmanager
@@ -55,11 +59,15 @@ def digest(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PrepareStep:
-    """Clone and install: the later steps find the checkout ready."""
+    """Clone and install: the later steps find the checkout ready.
+
+    With `anew`, a checkout that is gone since is made again: what rests on the result of this step would be, too.
+    """
 
     workplace: Workplace
+    anew: bool = False
     name: str = "prepare"
-    faults: tuple[type[BaseException], ...] = _FAULTS
+    faults: tuple[type[BaseException], ...] = FAULTS
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -68,7 +76,7 @@ class PrepareStep:
 
     def job(self, issue: Issue) -> PrepareJob:
         """The preparation of one issue."""
-        return PrepareJob(issue, self.workplace)
+        return PrepareJob(issue, self.workplace, self.anew)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +85,20 @@ class PrepareJob:
 
     issue: Issue
     workplace: Workplace
+    anew: bool
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Commit and installation, and where it is."""
-        return {**_facts(self.issue), "root": str(self.workplace.root.absolute())}
+        """Commit and installation, and where it is; with `anew` also whether it is there."""
+        facts = {**facts_of(self.issue), "root": str(self.workplace.root.absolute())}
+        return {**facts, "there": self._is_there()} if self.anew else facts
+
+    def _is_there(self) -> bool:
+        try:
+            return LocalCheckout(self.issue, self.workplace).is_prepared()
+        except UsageError:
+            # Without facts to install it by it cannot be; the job says so.
+            return False
 
     def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         """Whether it had to be made."""
@@ -97,7 +114,7 @@ class ValidateStep:
     timeout: float = TIMEOUT
     backend: Backend = "local"
     name: str = "validate"
-    faults: tuple[type[BaseException], ...] = _FAULTS
+    faults: tuple[type[BaseException], ...] = FAULTS
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -122,7 +139,7 @@ class ValidateJob:
     @property
     def facts(self) -> Mapping[str, Any]:
         """The checkout and all that grades."""
-        return {**_facts(self.issue), "gold": digest(asdict(self.gold))}
+        return {**facts_of(self.issue), "gold": digest(asdict(self.gold))}
 
     def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         """`gold` and `empty`: whether each resolves here; `official`: whether gold does by all tests; counts of tests.
@@ -169,7 +186,7 @@ class GradeStep:
     calibrated: bool = True
     backend: Backend = "local"
     name: str = "grade"
-    faults: tuple[type[BaseException], ...] = _FAULTS
+    faults: tuple[type[BaseException], ...] = FAULTS
 
     @property
     def arguments(self) -> Mapping[str, Any]:
@@ -216,7 +233,7 @@ class GradeJob:
     def facts(self) -> Mapping[str, Any]:
         """The checkout, all that grades, and the patch."""
         patch = None if self.given is None else self.given.patch
-        return {**_facts(self.issue), "gold": digest(asdict(self.gold)), "patch": digest(patch)}
+        return {**facts_of(self.issue), "gold": digest(asdict(self.gold)), "patch": digest(patch)}
 
     def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         """The verdict as plain JSON."""

@@ -21,13 +21,15 @@ from pathlib import Path
 import pytest
 from xlocal.swe_pipeline import checkout as checkouts
 from xlocal.swe_pipeline import environments
+from xlocal.swe_pipeline.batch import run_batch
 from xlocal.swe_pipeline.checkout import Checkout, LocalCheckout, Workplace
 from xlocal.swe_pipeline.clone import find_source
 from xlocal.swe_pipeline.container import DockerCheckout, Limits, image_name
+from xlocal.swe_pipeline.engines import LocalEngine
 from xlocal.swe_pipeline.environments import find_interpreter, normalized
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.swe_pipeline.patches import touched_paths
-from xlocal.swe_pipeline.prepare import prepare_all
+from xlocal.swe_pipeline.steps import PrepareStep
 from xlocal.tracer.errors import CheckoutError, XlocalError
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -138,7 +140,9 @@ def test_what_is_prepared_is_not_made_again(checkout, origin, workplace):
     assert LocalCheckout(origin.issue(test=["python", "-V"]), workplace).prepare() is False
 
 
-@pytest.mark.parametrize("damage", ["other installation", "no environment", "no dependencies", "no marker", "killed"])
+@pytest.mark.parametrize(
+    "damage", ["other installation", "no environment", "no dependencies", "no marker", "no repository", "killed"]
+)
 def test_what_is_not_whole_is_made_again(checkout, origin, workplace, damage):
     setup = {}
     if damage == "other installation":
@@ -147,6 +151,8 @@ def test_what_is_not_whole_is_made_again(checkout, origin, workplace, damage):
         (checkout.folder / "venv" / "bin" / "python").unlink()
     elif damage == "no dependencies":
         subprocess.run(["rm", "-r", str(workplace.cache)], check=True)
+    elif damage == "no repository":
+        shutil.rmtree(checkout.tree)
     elif damage == "no marker":
         (checkout.folder / checkouts.MARKER).write_text("{")
     else:
@@ -225,11 +231,30 @@ def test_a_root_that_is_a_file(origin, tmp_path):
 
 
 def test_one_that_fails_keeps_no_other_from_being_made(origin, workplace):
-    bad = dataclasses.replace(origin.issue(), id="bad", base_commit="e" * 40)
-    rows = {row.id: row for row in prepare_all([bad, origin.issue()], workplace=workplace, jobs=2)}
-    assert rows["owner__toy-1"].made
-    assert rows["owner__toy-1"].error is None
-    assert "is not in it" in rows["bad"].error
+    gone = dataclasses.replace(origin.issue(), id="gone", base_commit="e" * 40)
+    unknown = dataclasses.replace(origin.issue(), id="unknown", repository="django/django", version="9.9", setup={})
+    rows = run_batch(
+        [gone, unknown, origin.issue()],
+        [PrepareStep(workplace, anew=True)],
+        folder=workplace.root / "prepare",
+        engine=LocalEngine(2),
+    )
+    assert [row.status for row in rows] == ["gave up", "failed", "done"]
+    assert "is not in it" in rows[0].error
+    assert "version '9.9' of django/django is unknown" in rows[1].error
+    assert rows[2].result == {"made": True}
+
+
+def test_a_checkout_that_is_gone_is_made_again(origin, workplace):
+    def prepare():
+        steps = [PrepareStep(workplace, anew=True)]
+        return run_batch([origin.issue()], steps, folder=workplace.root / "prepare", engine=LocalEngine())[0]
+
+    assert not prepare().before
+    assert prepare().before
+    shutil.rmtree(workplace.root / "owner__toy-1")
+    assert not prepare().before
+    assert (workplace.root / "owner__toy-1" / "repo").is_dir()
 
 
 # Running

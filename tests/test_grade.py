@@ -507,7 +507,7 @@ def test_a_mirror_that_is_missing_is_told_and_nothing_is_tried_again(dataset, tm
     assert result.exit_code == 4
     assert "no such mirror" in result.stdout
     outcome = json.loads((tmp_path / "root" / "validate" / "shop__shop-1" / "prepare.json").read_text())
-    assert (outcome["status"], outcome["attempts"]) == ("failed", 1)
+    assert (outcome["status"], outcome["attempts"]) == ("gave up", 1)
 
 
 def test_a_report_is_printed_with_its_label_and_rates(tmp_path):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,8 @@ def place(tmp_path_factory) -> Path:
         for number in (1, 2)
     ]
     (home / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    grading = {"patch": "diff", "test_patch": "diff", "FAIL_TO_PASS": "[]", "PASS_TO_PASS": "[]"}
+    (home / "graded.jsonl").write_text("".join(json.dumps({**row, **grading}) + "\n" for row in rows))
     for number in (1, 2):
         pair = home / "pairs" / f"owner__toy-{number}"
         pair.mkdir(parents=True)
@@ -67,9 +72,13 @@ def place(tmp_path_factory) -> Path:
     return home
 
 
-def swe(place: Path, root: Path, command: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(place: Path, root: Path, name: str, *arguments: str) -> list[str]:
     common = ["--dataset", str(place / "rows.jsonl"), "--mirrors", str(place / "mirrors"), "--root", str(root)]
-    words = [sys.executable, "-m", "xlocal", "swe", command, *common, "--cache", str(root.parent / "cache"), *arguments]
+    return [sys.executable, "-m", "xlocal", "swe", name, *common, "--cache", str(root.parent / "cache"), *arguments]
+
+
+def swe(place: Path, root: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    words = command(place, root, name, *arguments)
     return subprocess.run(words, capture_output=True, text=True, cwd=place, check=False)
 
 
@@ -110,6 +119,118 @@ def test_one_that_fails_is_a_line_and_the_exit_code(place, tmp_path):
     assert done.returncode == 4
     assert "owner__toy-1 needs one buggy*.py and has 0" in done.stdout
     assert done.stderr.endswith(f"0 of 1 instances are localized in {tmp_path / 'root'}\n")
+
+
+def test_localize_does_again_only_what_changed(place, tmp_path):
+    root, pairs = tmp_path / "root", tmp_path / "pairs"
+    shutil.copytree(place / "pairs", pairs)
+
+    def traced(*more: str) -> list[str]:
+        """The instances that were traced by this run."""
+        times = {folder: folder.stat().st_ino for folder in root.glob("*/session")}
+        done = swe(place, root, "localize", "--pairs", str(pairs), "--repeat", "1", "--workers", "2", *more)
+        assert done.returncode == 0, done.stderr
+        assert len(done.stdout.splitlines()) == 2
+        folders = sorted(root.glob("*/session"))
+        return [folder.parent.name[-1] for folder in folders if folder.stat().st_ino != times.get(folder)]
+
+    assert traced() == ["1", "2"]
+    assert traced() == []
+    (pairs / "owner__toy-2" / "reference.py").write_text("import toy\nprint(toy.total('7'))\n")
+    assert traced() == ["2"]
+    shutil.rmtree(root / "owner__toy-1" / "session")
+    assert traced() == ["1"]
+    shutil.rmtree(root / "owner__toy-2" / "repo")
+    assert traced() == ["2"]
+    assert traced("--ranker", "lexical") == ["1", "2"]
+    manifest = json.loads((root / "localize" / "run.json").read_text())
+    assert manifest["arguments"]["ranker"] == "lexical"
+    assert manifest["outcomes"] == {"prepare": {"done": 2}, "localize": {"done": 2}}
+
+
+def test_localize_goes_on_after_a_failure_and_after_a_kill(place, tmp_path):
+    root, pairs = tmp_path / "root", tmp_path / "pairs"
+    shutil.copytree(place / "pairs", pairs)
+    buggy = pairs / "owner__toy-1" / "buggy.py"
+    good = buggy.read_text()
+    buggy.write_text("import time\ntime.sleep(600)\n")
+    (pairs / "owner__toy-2" / "reference.py").unlink()
+    arguments = ["--pairs", str(pairs), "--repeat", "1"]
+    done = swe(place, root, "localize", *arguments, "--timeout", "2")
+    assert done.returncode == 4
+    rows = {row["id"][-1]: row["error"] for row in json.loads((root / "localization.json").read_text())["instances"]}
+    assert "2 s" in rows["1"]
+    assert rows["2"].endswith("owner__toy-2 has no reference*.py")
+
+    (pairs / "owner__toy-2" / "reference.py").write_text("import toy\nprint(toy.total('1,2'))\n")
+    process = subprocess.Popen(
+        command(place, root, "localize", "--workers", "2", *arguments),
+        cwd=place,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    ended = root / "localize" / "owner__toy-2" / "localize.json"
+    for _ in range(600):
+        if ended.exists() and json.loads(ended.read_text())["status"] == "done":
+            break
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    first = (root / "owner__toy-2" / "session").stat().st_ino
+    buggy.write_text(good)
+    done = swe(place, root, "localize", *arguments)
+    assert done.returncode == 0, done.stdout
+    assert (root / "owner__toy-2" / "session").stat().st_ino == first
+    assert "owner__toy-2 localize: done before" in done.stderr
+
+
+def test_localize_puts_the_work_tree_back_first(place, tmp_path):
+    root = tmp_path / "root"
+    arguments = ("--pairs", str(place / "pairs"), "--repeat", "1", "--instances", "owner__toy-1")
+    assert swe(place, root, "prepare", "--instances", "owner__toy-1").returncode == 0
+    # As a killed grading leaves it: with the fix.
+    code = root / "owner__toy-1" / "repo" / "toy" / "__init__.py"
+    code.write_text(CODE.replace("[1:], 10)", "[1:], 16)"))
+    assert swe(place, root, "localize", *arguments).returncode == 0
+    assert code.read_text() == CODE
+    table = json.loads((root / "localization.json").read_text())
+    assert table["instances"][0]["suspects"][0] == "toy/__init__.py::value"
+
+
+def test_two_runs_in_one_root_are_refused(place, tmp_path):
+    root = tmp_path / "root"
+    (root / "prepare").mkdir(parents=True)
+    with (root / "prepare" / ".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = swe(place, root, "prepare")
+    assert done.returncode == 4
+    assert done.stderr.splitlines()[-1] == (
+        f"xlocal: {root}/prepare: another run is going on there; wait for it, or use another folder"
+    )
+
+
+@pytest.mark.parametrize("name", ["prepare", "localize", "validate", "grade", "run"])
+def test_every_batch_runs_on_many_machines_or_says_what_that_needs(place, tmp_path, name):
+    """Ray is hidden, as where it is not installed."""
+    (tmp_path / "ray.py").write_text("raise ImportError('no ray here')\n")
+    (tmp_path / "one.jsonl").write_text(
+        json.dumps({"instance_id": "owner__toy-1", "model_name_or_path": "m", "model_patch": "diff"}) + "\n"
+    )
+    (tmp_path / "turns.json").write_text('{"reproduce": [{"text": "none"}]}')
+    more = {
+        "localize": ["--pairs", str(place / "pairs")],
+        "grade": [str(tmp_path / "one.jsonl"), "--run-id", "r", "--out", str(tmp_path / "out")],
+        "run": ["--out", str(tmp_path / "out"), "--model", f"scripted:{tmp_path}/turns.json", "--unsafe-local"],
+    }
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    data = ["--dataset", str(place / "graded.jsonl")]
+    for options, said in (
+        (["--engine", "ray"], "xlocal: --engine ray needs the package ray: pip install 'xlocal[ray]'"),
+        (["--ray-address", "auto"], "xlocal: --ray-address: needs --engine ray"),
+    ):
+        words = command(place, tmp_path / "root", name, *more.get(name, []), *data, *options)
+        done = subprocess.run(words, capture_output=True, text=True, cwd=place, env=env, check=False)
+        assert (done.returncode, done.stderr.splitlines()) == (2, [said])
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,28 @@
-"""What the commands of `xlocal swe` do: choose instances, and localize pairs of scripts inside prepared checkouts."""
+"""The step `localize` of a batch: a pair of scripts traced inside a prepared checkout, and the functions ranked."""
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
 import shutil
-import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from xlocal.question import Question, investigate
-from xlocal.swe_pipeline.checkout import LocalCheckout, Workplace
+from xlocal.session import COMPARISON
+from xlocal.swe_pipeline.batch import Outcome
+from xlocal.swe_pipeline.checkout import MARKER, LocalCheckout, Workplace
+from xlocal.swe_pipeline.grade import alone, write_text
 from xlocal.swe_pipeline.issue import Issue
-from xlocal.tracer.errors import UsageError, XlocalError
+from xlocal.swe_pipeline.steps import FAULTS, facts_of
+from xlocal.tracer.errors import UsageError
 
 TABLE = "localization.json"
 SESSION = "session"
 _LISTED = 10
-
-Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +31,6 @@ class Pair:
 
     buggy: Path
     references: tuple[Path, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Localized:
-    """What came of one instance: its first suspects as `path::qualname`, how many there are, or why there are none."""
-
-    id: str
-    suspects: tuple[str, ...]
-    total: int
-    seconds: float
-    error: str | None
 
 
 def find_pair(pairs: Path, name: str) -> Pair:
@@ -59,60 +51,80 @@ def find_pair(pairs: Path, name: str) -> Pair:
     return Pair(buggy[0].absolute(), tuple(file.absolute() for file in references))
 
 
-def localize_all(
-    issues: Sequence[Issue],
-    *,
-    pairs: Path,
-    workplace: Workplace,
-    ranker: str = "fused",
-    timeout: float = 300.0,
-    repeat: int = 2,
-    jobs: int = 1,
-    progress: Progress = lambda text: None,
-) -> Iterator[Localized]:
-    """Prepare, trace and rank each issue, yielding each as it is ready; its session stays beside its `repo`.
+@dataclass(frozen=True, slots=True)
+class LocalizeStep:
+    """Traces the pair of each instance in its checkout under `workplace`, and ranks with the issue's text.
 
-    When all are done, `localization.json` in the root lists them.
+    The session stays beside the checkout, in ROOT/INSTANCE/session. `timeout` is in seconds, of one run of a script.
     """
 
-    def localize(issue: Issue) -> Localized:
-        started = time.monotonic()
-        names: list[str] = []
-        error = None
-        try:
-            pair = find_pair(pairs, issue.id)
-            checkout = LocalCheckout(issue, workplace)
-            progress(f"{issue.id}: preparing")
-            checkout.prepare()
-            question = _question(checkout, pair, timeout=timeout, repeat=repeat)
-            found = investigate(
-                question,
-                session=checkout.folder / SESSION,
-                ranker=ranker,
-                progress=lambda text: progress(f"{issue.id}: {text}"),
-            )
-            names = [f"{item.suspect.function.path}::{item.suspect.function.qualname}" for item in found.suspects]
-        except XlocalError as failure:
-            error = str(failure)
-        return Localized(issue.id, tuple(names[:_LISTED]), len(names), round(time.monotonic() - started, 2), error)
+    pairs: Path
+    workplace: Workplace
+    ranker: str = "fused"
+    timeout: float = 300.0
+    repeat: int = 2
+    name: str = "localize"
+    faults: tuple[type[BaseException], ...] = FAULTS
 
-    with ThreadPoolExecutor(jobs) as pool:
-        done: list[Localized] = []
-        try:
-            for future in as_completed([pool.submit(localize, issue) for issue in issues]):
-                done.append(future.result())
-                yield done[-1]
-        except BaseException:
-            # An interrupt ends what waits; what runs is a program of its own that gets the same signal.
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    order = {issue.id: place for place, issue in enumerate(issues)}
-    rows = [asdict(row) for row in sorted(done, key=lambda row: order[row.id])]
-    workplace.root.mkdir(parents=True, exist_ok=True)
-    file = workplace.root / TABLE
-    new = file.with_name(f".{file.name}.new")
-    new.write_text(json.dumps({"ranker": ranker, "instances": rows}, indent=1) + "\n", "utf-8")
-    new.replace(file)
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """None that a resumed run must share: with another ranker, each instance is localized anew."""
+        return {}
+
+    def job(self, issue: Issue) -> LocalizeJob:
+        """The work on one issue."""
+        return LocalizeJob(self, issue)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalizeJob:
+    """Localizes one issue."""
+
+    step: LocalizeStep
+    issue: Issue
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """The scripts, the checkout as it was made, the issue's text and the options; and whether the session is there.
+
+        So a result stands until one of these changes, or the session or the checkout is gone.
+        """
+        step, folder = self.step, self.step.workplace.root / self.issue.id
+        return {
+            **facts_of(self.issue),
+            "statement": self.issue.statement,
+            "scripts": _digests(step.pairs / self.issue.id),
+            "made": _digest(folder / MARKER) if (folder / "repo").is_dir() else "",
+            "session": (folder / SESSION / COMPARISON).is_file(),
+            "options": [step.ranker, step.timeout, step.repeat],
+        }
+
+    def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
+        """`suspects`: the first ten as `path::qualname`, and `total`: how many there are."""
+        step = self.step
+        pair = find_pair(step.pairs, self.issue.id)
+        checkout = LocalCheckout(self.issue, step.workplace)
+        checkout.prepare()
+        with alone(checkout.folder):
+            # A grading that was killed leaves its patch behind.
+            checkout.reset()
+            question = _question(checkout, pair, timeout=step.timeout, repeat=step.repeat)
+            found = investigate(question, session=checkout.folder / SESSION, ranker=step.ranker)
+        names = [f"{item.suspect.function.path}::{item.suspect.function.qualname}" for item in found.suspects]
+        return {"suspects": names[:_LISTED], "total": len(names)}
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """Names and contents of the scripts in a folder; none where there is none, which the job tells."""
+    files = sorted([*folder.glob("buggy*.py"), *folder.glob("reference*.py")])
+    return {file.name: _digest(file) for file in files}
+
+
+def _digest(file: Path) -> str:
+    try:
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:16]
+    except OSError:
+        return ""
 
 
 def _question(checkout: LocalCheckout, pair: Pair, *, timeout: float, repeat: int) -> Question:
@@ -121,8 +133,8 @@ def _question(checkout: LocalCheckout, pair: Pair, *, timeout: float, repeat: in
     shutil.rmtree(empty, ignore_errors=True)
     empty.mkdir()
     return Question(
-        buggy=_quoted(pair.buggy),
-        references=tuple(map(_quoted, pair.references)),
+        buggy=shlex.quote(str(pair.buggy)),
+        references=tuple(shlex.quote(str(file)) for file in pair.references),
         scope=checkout.packages(),
         python=checkout.python,
         cwd=empty,
@@ -133,7 +145,13 @@ def _question(checkout: LocalCheckout, pair: Pair, *, timeout: float, repeat: in
     )
 
 
-def _quoted(script: Path) -> str:
-    import shlex
+def row_of(outcome: Outcome, error: str | None) -> dict[str, Any]:
+    """What came of one instance: its first suspects, how many there are, or the error why there are none."""
+    result = outcome.result or {"suspects": [], "total": 0}
+    return {"id": outcome.instance, **result, "seconds": outcome.seconds, "error": error}
 
-    return shlex.quote(str(script))
+
+def write_table(root: Path, rows: Sequence[Mapping[str, Any]], *, ranker: str) -> None:
+    """Write ROOT/localization.json, whole or not at all."""
+    document = {"ranker": ranker, "instances": list(rows)}
+    write_text(root / TABLE, json.dumps(document, indent=1) + "\n")

@@ -1,93 +1,69 @@
-"""The commands of `xlocal swe`: SWE-bench Lite on this machine, from prepared checkouts to ranked suspects."""
+"""The commands of `xlocal swe` that make checkouts and localize in them."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
+from xlocal.swe_options import FAILED, How, Rows, Where, errors_of, how, where
+
 if TYPE_CHECKING:
-    from xlocal.swe import Localized
-    from xlocal.swe_pipeline.checkout import Workplace
+    from xlocal.swe_pipeline.batch import Outcome, Step
     from xlocal.swe_pipeline.issue import Issue
-    from xlocal.swe_pipeline.prepare import Prepared
 
 
 @click.group()
 def swe() -> None:
-    """Prepare, run and measure issues of SWE-bench Lite, or of any repository."""
+    """Prepare, run and measure issues of SWE-bench Lite, or of any repository.
+
+    Work on many instances goes through a batch: what a former run did is not done again, one instance that fails stops
+    no other, and Ctrl-C leaves all that was done. Exit codes: 0 all is well; 1 (validate) a patch does otherwise than
+    it should; 2 the command cannot mean anything; 4 an instance failed, or a file cannot be read or written; 130
+    interrupted.
+    """
 
 
-_DATASET = click.option(
-    "--dataset",
-    default="lite",
-    show_default=True,
-    metavar="FILE|NAME",
-    help="A JSONL or JSON file of issues, or a dataset of the hub (lite: SWE-bench Lite).",
-)
-_MIRRORS = click.option(
-    "--mirrors",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Bare repositories to fetch from, named OWNER__NAME.git.  [default: the repositories' own hosts]",
-)
-_INSTANCES = click.option("--instances", metavar="A,B,...|FILE", help="Which instances.  [default: all]")
-_ROOT = click.option(
-    "--root",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=Path(".xlocal/swe"),
-    show_default=True,
-    help="The folder of the checkouts, one folder for each instance.",
-)
-_JOBS = click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="How many at a time.")
-
-
-_CACHE = click.option(
-    "--cache",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="Where environments are kept for all checkouts.  [default: swe in the cache folder of xlocal]",
-)
+_Row = dict[str, Any]
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each instance, in a line.")
 
 
 @swe.command()
-@_DATASET
-@_MIRRORS
-@_INSTANCES
-@_ROOT
-@_CACHE
-@_JOBS
+@where
+@how
 @_JSON
-def prepare(root: Path, cache: Path | None, mirrors: Path | None, jobs: int, as_json: bool, **chosen: Any) -> None:
+def prepare(as_json: bool, **given: Any) -> None:
     """Clone and install instances.
 
     Leaves ROOT/INSTANCE/repo, the work tree at the base commit without later history, and ROOT/INSTANCE/python, a
     text file that names the interpreter of its environment. What is there already is not made again. Exits with 4
-    when an instance could not be prepared.
+    when an instance could not be prepared; a further run tries it again.
     """
-    from xlocal.swe_pipeline.prepare import prepare_all
+    from xlocal.swe_pipeline.steps import PrepareStep
 
-    issues = _issues(**chosen)
-    rows = prepare_all(issues, workplace=_workplace(root, cache, mirrors), jobs=jobs, progress=_say)
-    failed = 0
-    for row in rows:
-        failed += row.error is not None
-        _print_row(row, as_json, row.error or f"{'prepared' if row.made else 'was there'} ({row.seconds:.1f} s)")
-    _say(f"{len(issues) - failed} of {len(issues)} instances are prepared in {root}")
-    sys.exit(4 if failed else 0)
+    def row(outcome: Outcome, error: str | None) -> _Row:
+        made = not outcome.before and bool((outcome.result or {}).get("made"))
+        seconds = 0.0 if outcome.before else outcome.seconds
+        return {"id": outcome.instance, "made": made, "seconds": seconds, "error": error}
+
+    def text(row: _Row) -> str:
+        return f"prepared ({row['seconds']:.1f} s)" if row["made"] else "was there"
+
+    there, way = Where.taken(given), How.taken(given)
+    _, issues = there.chosen()
+    printed = _Printed("prepare", row, text, as_json)
+    steps = [PrepareStep(there.workplace(), anew=True)]
+    way.run(issues, steps, folder=there.root / "prepare", arguments=there.told(), told=printed.told)
+    printed.end("prepared", issues, there.root)
 
 
 @swe.command()
-@_DATASET
-@_MIRRORS
-@_INSTANCES
-@_ROOT
-@_CACHE
-@_JOBS
+@where
+@how
 @_JSON
 @click.option(
     "--pairs",
@@ -106,48 +82,68 @@ def prepare(root: Path, cache: Path | None, mirrors: Path | None, jobs: int, as_
     help="Seconds that one run of a script may take.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=2, show_default=True, help="Runs of each script.")
-def localize(pairs: Path, root: Path, cache: Path | None, mirrors: Path | None, as_json: bool, **given: Any) -> None:
+def localize(pairs: Path, ranker: str, timeout: float, repeat: int, *, as_json: bool, **given: Any) -> None:
     """Trace pairs of scripts inside the checkouts of instances, and rank.
 
     Prepares what is not prepared. Each instance keeps its session in ROOT/INSTANCE/session (read it with
-    `xlocal rank --session`); ROOT/localization.json lists the first suspects of all. Without --instances, those of
-    the dataset that have a folder in --pairs. Exits with 4 when an instance could not be localized.
+    `xlocal rank --session`); ROOT/localization.json lists the first suspects of all. What is localized already is not
+    traced again, unless its scripts, its checkout, its issue or the options changed since. Without --instances, those
+    of the dataset that have a folder in --pairs. Exits with 4 when an instance could not be localized.
     """
-    from xlocal.swe import localize_all
+    from xlocal.ranking.rank import get_ranker
+    from xlocal.swe import LocalizeStep, row_of, write_table
+    from xlocal.swe_pipeline.steps import PrepareStep
 
-    issues = _issues(given.pop("dataset"), given.pop("instances") or _paired(pairs))
-    rows = localize_all(issues, pairs=pairs, workplace=_workplace(root, cache, mirrors), progress=_say, **given)
-    failed = 0
-    for row in rows:
-        failed += row.error is not None
-        first = row.suspects[0] if row.suspects else "no suspect"
-        _print_row(row, as_json, row.error or f"{first}  (of {row.total}, {row.seconds:.1f} s)")
-    _say(f"{len(issues) - failed} of {len(issues)} instances are localized in {root}")
-    sys.exit(4 if failed else 0)
+    def text(row: _Row) -> str:
+        first = row["suspects"][0] if row["suspects"] else "no suspect"
+        return f"{first}  (of {row['total']}, {row['seconds']:.1f} s)"
+
+    get_ranker(ranker)  # an unknown name is refused before anything is made
+    there, way = Where.taken(given), How.taken(given)
+    _, issues = there.chosen(default=_paired(pairs))
+    printed = _Printed("localize", row_of, text, as_json)
+    workplace = there.workplace()
+    step = LocalizeStep(pairs, workplace, ranker, timeout, repeat)
+    told = there.told(pairs=pairs, ranker=ranker, timeout=timeout, repeat=repeat)
+    steps: list[Step] = [PrepareStep(workplace, anew=True), step]
+    way.run(issues, steps, folder=there.root / "localize", arguments=told, told=printed.told)
+    write_table(there.root, [printed.rows[issue.id] for issue in issues], ranker=ranker)
+    printed.end("localized", issues, there.root)
 
 
-def _issues(dataset: str, instances: str | None) -> tuple[Issue, ...]:
-    from xlocal.swe_pipeline.issue import load_dataset, read_instances
+class _Printed:
+    """Prints a row for each instance when its step `step` is known, and keeps the rows by instance.
 
-    return load_dataset(dataset).select(read_instances(instances))
+    `row` makes one of an outcome and the error of the instance, `text` what is printed of one without an error.
+    """
+
+    def __init__(
+        self, step: str, row: Callable[[Outcome, str | None], _Row], text: Callable[[_Row], str], as_json: bool
+    ) -> None:
+        self.rows: dict[str, _Row] = {}
+        self._step, self._row, self._text, self._json = step, row, text, as_json
+        self._out = Rows()
+        self._errors: dict[str, str] = {}
+
+    def told(self, outcome: Outcome) -> None:
+        """Hears of each outcome of the batch."""
+        self._errors.update(errors_of([outcome]))
+        if outcome.step == self._step:
+            row = self.rows[outcome.instance] = self._row(outcome, self._errors.get(outcome.instance))
+            self._out.add(json.dumps(row) if self._json else f"{row['id']:34} {row['error'] or self._text(row)}")
+
+    def end(self, what: str, issues: Sequence[Issue], root: Path) -> NoReturn:
+        """Say how many are `what`, and end with the exit code for that."""
+        self._out.close()
+        failed = sum(row["error"] is not None for row in self.rows.values())
+        click.echo(f"{len(issues) - failed} of {len(issues)} instances are {what} in {root}", err=True)
+        sys.exit(FAILED if failed else 0)
 
 
 def _paired(pairs: Path) -> str:
-    return ",".join(sorted(folder.name for folder in pairs.iterdir() if "__" in folder.name))
+    from xlocal.tracer.errors import UsageError
 
-
-def _workplace(root: Path, cache: Path | None, mirrors: Path | None) -> Workplace:
-    from xlocal.demo import cache_folder
-    from xlocal.swe_pipeline.checkout import Workplace
-
-    return Workplace(root, cache or cache_folder() / "swe", mirrors)
-
-
-def _print_row(row: Prepared | Localized, as_json: bool, text: str) -> None:
-    """Each as soon as it is known: a run of hours is read while it goes on."""
-    click.echo(json.dumps(dataclasses.asdict(row)) if as_json else f"{row.id:34} {text}")
-    sys.stdout.flush()
-
-
-def _say(text: str) -> None:
-    click.echo(text, err=True)
+    names = ",".join(sorted(folder.name for folder in pairs.iterdir() if folder.is_dir()))
+    if not names:
+        raise UsageError(f"--pairs {pairs}: holds no folder of an instance")
+    return names

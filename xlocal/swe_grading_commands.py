@@ -4,114 +4,53 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from xlocal.swe_options import (
+    BACKEND,
+    DATASET,
+    FAILED,
+    INSTANCES,
+    MIRRORS,
+    How,
+    Where,
+    errors_of,
+    how,
+    where,
+)
+
 if TYPE_CHECKING:
     from xlocal.swe_pipeline.batch import Outcome, Step
-    from xlocal.swe_pipeline.checkout import Workplace
     from xlocal.swe_pipeline.issue import Dataset, Issue
     from xlocal.swe_pipeline.predictions import Prediction
 
-_Command = TypeVar("_Command", bound=Callable[..., Any])
 UNRESOLVED = 1
-FAILED = 4
 
-
-def _where(command: _Command) -> _Command:
-    """The options that say which instances, and where their checkouts are."""
-    for option in (
-        click.option(
-            "--cache",
-            type=click.Path(file_okay=False, path_type=Path),
-            help="Where environments are kept for all checkouts.  [default: swe in the cache folder of xlocal]",
-        ),
-        click.option(
-            "--root",
-            type=click.Path(file_okay=False, path_type=Path),
-            default=Path(".xlocal/swe"),
-            show_default=True,
-            help="The folder of the checkouts, one folder for each instance.",
-        ),
-        _MIRRORS,
-        _INSTANCES,
-        _DATASET,
-    ):
-        command = option(command)
-    return command
-
-
-_DATASET = click.option(
-    "--dataset",
-    default="lite",
-    show_default=True,
-    metavar="FILE|NAME",
-    help="A JSONL or JSON file of issues, or a dataset of the hub (lite: SWE-bench Lite).",
-)
-_INSTANCES = click.option("--instances", metavar="A,B,...|FILE", help="Which instances.  [default: all]")
-_MIRRORS = click.option(
-    "--mirrors",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Bare repositories to fetch from, named OWNER__NAME.git.  [default: the repositories' own hosts]",
-)
 _PREDICTIONS = click.argument("predictions", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 _JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
-def _how(command: _Command) -> _Command:
-    """The options that say how many at a time, where, and for how long."""
-    for option in (
-        click.option(
-            "--ray-address", metavar="HOST:PORT|auto", help="A running Ray cluster.  [default: start one here]"
-        ),
-        click.option(
-            "--engine",
-            "engine_name",
-            type=click.Choice(("local", "ray")),
-            default="local",
-            show_default=True,
-            help="Processes of this machine, or tasks of a Ray cluster.",
-        ),
-        click.option(
-            "--again", is_flag=True, help="Do again what failed in a former run.  [default: its result stands]"
-        ),
-        click.option(
-            "--retries",
-            type=click.IntRange(min=0),
-            default=2,
-            show_default=True,
-            help="Further attempts after a fault of the infrastructure (network, disk, a machine that is gone).",
-        ),
-        click.option(
-            "--backend",
-            type=click.Choice(("local", "docker")),
-            default="local",
-            show_default=True,
-            help="Prepared checkouts of this machine, or containers of the benchmark's images.",
-        ),
-        click.option(
-            "--timeout",
-            type=click.FloatRange(min=0, min_open=True),
-            default=1800.0,
-            show_default=True,
-            metavar="S",
-            help="Seconds that the tests of an instance may take.",
-        ),
-        click.option("--workers", type=click.IntRange(min=1), help="How many instances at a time.  [default: 1]"),
-    ):
-        command = option(command)
-    return command
+_TIMEOUT = click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=1800.0,
+    show_default=True,
+    metavar="S",
+    help="Seconds that the tests of an instance may take.",
+)
 
 
 @click.command()
-@_where
-@_how
+@where
+@_TIMEOUT
+@BACKEND
+@how
 @_JSON
-def validate(as_json: bool, **given: Any) -> None:
+def validate(timeout: float, backend: Any, *, as_json: bool, **given: Any) -> None:
     """Check that each gold patch resolves its instance here, and that an empty one does not.
 
     A gold patch resolves when every fail-to-pass test fails without it and passes with it, and it breaks no
@@ -121,15 +60,16 @@ def validate(as_json: bool, **given: Any) -> None:
     """
     from xlocal.swe_pipeline.steps import PrepareStep, ValidateStep
 
-    dataset, issues, workplace = _chosen(**given)
-    steps: list[Step] = [
-        ValidateStep(workplace, dataset.gold, timeout=given["timeout"], backend=given["backend"]),
-    ]
-    if given["backend"] == "local":
+    there, way = Where.taken(given), How.taken(given)
+    dataset, issues = there.chosen()
+    workplace = there.workplace()
+    steps: list[Step] = [ValidateStep(workplace, dataset.gold, timeout=timeout, backend=backend)]
+    if backend == "local":
         steps.insert(0, PrepareStep(workplace))
-    outcomes = _batch(issues, steps, folder=workplace.root / "validate", **given)
+    told = there.told(timeout=timeout, backend=backend)
+    outcomes = way.run(issues, steps, folder=there.root / "validate", arguments=told)
     rows = [outcome for outcome in outcomes if outcome.step == "validate"]
-    errors = {outcome.instance: outcome.error for outcome in outcomes if outcome.error and outcome.status != "skipped"}
+    errors = errors_of(outcomes)
     if as_json:
         click.echo(
             json.dumps([{"id": row.instance, **(row.result or {"error": errors[row.instance]})} for row in rows])
@@ -188,10 +128,22 @@ def _validity_table(issues: Sequence[Issue], rows: Sequence[Outcome]) -> str:
     show_default=True,
     help="Run the tests of each instance without and with its own fix too, once, to know which behave here.",
 )
-@_where
-@_how
+@where
+@_TIMEOUT
+@BACKEND
+@how
 @_JSON
-def grade(predictions: Path, run_id: str, out: Path, calibrated: bool, as_json: bool, **given: Any) -> None:
+def grade(
+    predictions: Path,
+    *,
+    run_id: str,
+    out: Path,
+    calibrated: bool,
+    timeout: float,
+    backend: Any,
+    as_json: bool,
+    **given: Any,
+) -> None:
     """Grade the patches in PREDICTIONS (.json or .jsonl, as for the benchmark's harness).
 
     Leaves the harness's files: OUT/logs/run_evaluation/RUN_ID/MODEL/INSTANCE/ and OUT/MODEL.RUN_ID.json. What was
@@ -204,25 +156,26 @@ def grade(predictions: Path, run_id: str, out: Path, calibrated: bool, as_json: 
 
     check_run_id(run_id)
     found = load_predictions(predictions)
-    dataset, issues, workplace = _chosen(**given)
+    there, way = Where.taken(given), How.taken(given)
+    dataset, issues = there.chosen()
     _all_known(found, dataset, predictions)
     first = next(iter(found.values()))
     step = GradeStep(
-        workplace,
+        there.workplace(),
         dataset.gold,
         out,
         run_id,
         predictions=found,
-        timeout=given["timeout"],
+        timeout=timeout,
         calibrated=calibrated,
-        backend=given["backend"],
+        backend=backend,
     )
     graded = [issue for issue in issues if issue.id in found]
-    outcomes = _batch(graded, [step], folder=out / LOGS / run_id / first.folder, **given) if graded else ()
+    told = there.told(timeout=timeout, backend=backend, calibrated=calibrated, predictions=predictions)
+    folder = out / LOGS / run_id / first.folder
+    outcomes = way.run(graded, [step], folder=folder, arguments=told) if graded else ()
     verdicts = _verdicts(outcomes)
-    report = write_run_report(
-        out, run_id, found, verdicts, instances=[issue.id for issue in issues], backend=given["backend"]
-    )
+    report = write_run_report(out, run_id, found, verdicts, instances=[issue.id for issue in issues], backend=backend)
     _print_report(report, as_json)
     for outcome in outcomes:
         if outcome.error:
@@ -282,9 +235,9 @@ _RATES = {
 
 @click.command()
 @_PREDICTIONS
-@_DATASET
-@_INSTANCES
-@_MIRRORS
+@DATASET
+@INSTANCES
+@MIRRORS
 @click.option(
     "--root",
     type=click.Path(file_okay=False, path_type=Path),
@@ -349,55 +302,6 @@ def metrics(
     click.echo(f"convention {convention}, functions {counting}; {scores.missing} without a patch")
     for name, reason in scores.unapplied.items():
         click.echo(f"{name}: counted as no prediction: {reason}", err=True)
-
-
-def _chosen(
-    *, dataset: str, instances: str | None, root: Path, cache: Path | None, mirrors: Path | None, **_: Any
-) -> tuple[Dataset, tuple[Issue, ...], Workplace]:
-    from xlocal.demo import cache_folder
-    from xlocal.swe_pipeline.checkout import Workplace
-    from xlocal.swe_pipeline.issue import load_dataset, read_instances
-
-    data = load_dataset(dataset)
-    return data, data.select(read_instances(instances)), Workplace(root, cache or cache_folder() / "swe", mirrors)
-
-
-def _batch(
-    issues: Sequence[Issue],
-    steps: Sequence[Step],
-    *,
-    folder: Path,
-    engine_name: str,
-    ray_address: str | None,
-    workers: int | None,
-    retries: int,
-    again: bool,
-    **given: Any,
-) -> tuple[Outcome, ...]:
-    from rich.console import Console
-
-    from xlocal.swe_pipeline.batch import Options, run_batch
-    from xlocal.swe_pipeline.engines import Engine, LocalEngine
-    from xlocal.swe_progress import shown
-
-    engine: Engine
-    if engine_name == "ray":
-        from xlocal.swe_pipeline.ray_engine import RayEngine
-
-        engine = RayEngine(address=ray_address, workers=workers)
-    else:
-        engine = LocalEngine(workers or 1)
-    with shown(Console(stderr=True)) as (told, progress):
-        return run_batch(
-            issues,
-            steps,
-            folder=folder,
-            engine=engine,
-            options=Options(retries=retries, again=again),
-            arguments={name: str(value) for name, value in given.items() if value is not None},
-            told=told,
-            progress=progress,
-        )
 
 
 COMMANDS = (validate, grade, report, metrics)

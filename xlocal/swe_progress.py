@@ -24,7 +24,8 @@ def shown(console: Console) -> Iterator[tuple[Callable[[Outcome], None], Callabl
     if not console.is_terminal:
         yield _line_by_line(console), lambda board: None
         return
-    with Live(console=console, auto_refresh=False) as live:
+    # What goes to stdout is the command's result, whatever stands on the terminal.
+    with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
 
         def tell(outcome: Outcome) -> None:
             if outcome.error and outcome.status != "skipped":
@@ -39,7 +40,8 @@ def _line_by_line(console: Console) -> Callable[[Outcome], None]:
     def tell(outcome: Outcome) -> None:
         if outcome.status != "skipped":
             what = outcome.error or f"{outcome.seconds:.1f} s"
-            text = f"{time.monotonic() - started:7.1f} s  {outcome.instance} {outcome.step}: {outcome.status}, {what}"
+            status = f"{outcome.status} before" if outcome.before else outcome.status
+            text = f"{time.monotonic() - started:7.1f} s  {outcome.instance} {outcome.step}: {status}, {what}"
             console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     return tell
