@@ -42,7 +42,7 @@ from outcomes import (
 )
 from recorded import Recorded
 from rich.console import Console
-from xlocal.ranking.localize import Comparison, Localization
+from xlocal.ranking.localize import NO_DIFFERENCE, Comparison, Localization
 from xlocal.ranking.rank import DEFAULT_RANKER, ranker_names
 from xlocal.tracer.errors import ModelError, UsageError, XlocalError
 
@@ -51,9 +51,6 @@ from xlocal.question import rerank
 from xlocal.session import COMPARISON
 
 T = TypeVar("T")
-
-# Said of a function whatever the reference did; two runs of one script may have them.
-NO_DIFFERENCE = {"named-in-issue", "traceback"}
 
 
 def outcome_of(case: Case, recorded: Recorded, rankers: Sequence[str]) -> Outcome:

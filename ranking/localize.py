@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from xlocal.tracer.trace import LOST, Code
 VERSION = 2  # 2 added views
 CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
 BUDGET = 60.0  # seconds
+# Said of a function whatever the reference did, or of one that did not run.
+NO_DIFFERENCE = frozenset({"traceback", "named-in-issue", *RELATIVE_KINDS})
 # What .pth files run when the interpreter starts.
 _START_UP = ("_distutils_hack", "_virtualenv", "__editable__")
 
@@ -44,7 +46,8 @@ Closer = Callable[[Recording, Focus], Sequence[Closeup]]  # runs a script again;
 class RunSummary:
     """What is told of one script: how it ended, how much it called, and how alike its repeats were.
 
-    `exit_status` is the number of the signal, negated, where one ended the script.
+    `exit_status` is the number of the signal, negated, where one ended the script. Of a reference, `differing` counts
+    the functions that differ between it and the buggy run, and `alone` those of them that no other reference shows.
     """
 
     role: str
@@ -57,6 +60,8 @@ class RunSummary:
     seconds: float
     repeats: int
     identical_repeats: bool
+    differing: int | None = None
+    alone: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,9 +206,9 @@ def compare(
     suspects = tuple(_suspects(bad, good, strongest(weighed), index, scope))
     nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
     return Comparison(
-        runs=tuple(_summary(observation) for observation in seen),
+        runs=(_summary(bad), *_reference_summaries(good, found)),
         # What is wrong with the machine is found by each run, and said once.
-        warnings=tuple(dict.fromkeys((*_warnings(bad, good, pairs), *doubts, *index.warnings))),
+        warnings=tuple(dict.fromkeys((*_warnings(bad, good, pairs), *_reveal(good, found), *doubts, *index.warnings))),
         suspects=suspects,
         cost=nearest.cost,
         lower=nearest.lower,
@@ -317,6 +322,30 @@ def _summary(observation: Observation) -> RunSummary:
         repeats=len(observation.recording.executions),
         identical_repeats=not observation.noisy,
     )
+
+
+def _reference_summaries(good: Sequence[Observation], found: Sequence[Findings]) -> Iterator[RunSummary]:
+    """The references' summaries, with what each shows that differs from the buggy run."""
+    shown = [_differing(kinds) for kinds in found]
+    for place, observation in enumerate(good):
+        others = set().union(*shown[:place], *shown[place + 1 :])
+        alone = len(shown[place] - others)
+        yield dataclasses.replace(_summary(observation), differing=len(shown[place]), alone=alone)
+
+
+def _differing(kinds: Findings) -> set[Function]:
+    return {function for kind, flagged in kinds.items() if kind not in NO_DIFFERENCE for function in flagged}
+
+
+def _reveal(good: Sequence[Observation], found: Sequence[Findings]) -> Iterator[Warned]:
+    """Says which of several references shows no difference."""
+    silent = [reference.role for reference, kinds in zip(good, found, strict=True) if not _differing(kinds)]
+    if len(good) > len(silent) > 0:
+        text = (
+            f"{', '.join(silent)} shows no difference from the buggy run, so the list rests on the others; one without "
+            "the feature, or with ordinary input, would show more"
+        )
+        yield Warned("reference-silent", text)
 
 
 def _warnings(

@@ -10,6 +10,7 @@ from xlocal.ranking.localize import Comparison
 from xlocal.tracer.errors import SessionError
 
 from xlocal.doctor import interpreters
+from xlocal.report import revealed
 
 CALLS = """
     def start(x):
@@ -278,3 +279,29 @@ def test_module_level_code_alone_is_told_of(tmp_path: Path) -> None:
         "no function of the scope was called after its import: of lib.py only module-level code ran, with what it "
         "calls, and that is not recorded as calls"
     )
+
+
+TWO = """
+    def pick(x):
+        if x > 3:
+            return high(x)
+        return low(x)
+
+    def high(x):
+        return 0
+
+    def low(x):
+        return x
+"""
+
+
+def test_each_reference_says_what_it_shows(tmp_path: Path) -> None:
+    bad = "import lib; assert lib.pick(5) == 5"
+    found = located(tmp_path, TWO, bad, ["import lib; assert lib.pick(2) == 2", "import lib; lib.pick(5)"])
+    assert [(run.differing, run.alone) for run in found.runs] == [(None, None), (3, 3), (0, 0)]
+    assert "reference-silent" in slugs(found)
+    assert revealed(found.runs) == (
+        "Functions that differ: beside reference-1 3 functions (3 there alone), "
+        "beside reference-2 0 functions (0 there alone)."
+    )
+    assert revealed(found.runs[:2]) == ""

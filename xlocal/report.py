@@ -75,7 +75,7 @@ def why_nothing(found: Localization) -> str:
 def as_markdown(found: Localization, *, top: int) -> str:
     """A report to paste into an issue: runs, distance, suspects with all their evidence, warnings."""
     lines = ["# Suspects" if found.suspects else "# No suspects", "", *_markdown_runs(found.runs), ""]
-    lines += [distance(found.comparison), ""]
+    lines += [_distances(found), ""]
     for ranked in found.suspects[:top]:
         suspect = ranked.suspect
         lines.append(f"{ranked.rank}. {_code(suspect.function.qualname)} in {_code(where(ranked))}, {ranked.score:.3f}")
@@ -114,7 +114,7 @@ def print_text(found: Localization, console: Console, *, top: int, next_steps: t
     whole = wide and _widest(plain(run.command) for run in found.runs) <= console.width - OTHER_COLUMNS
     (_print_runs_table if whole else _print_runs_list)(console, found.runs)
     console.print()
-    _print(console, distance(found.comparison))
+    _print(console, _distances(found))
     console.print()
     if found.suspects:
         _print_suspects(console, found, top=top)
@@ -228,6 +228,19 @@ def distance(comparison: Comparison) -> str:
     if comparison.exact:
         return f"The call trees differ by {_number(comparison.cost, 'edit')} (exact)."
     return f"The call trees differ by {comparison.lower:,} to {_number(comparison.cost, 'edit')} (a bound, not exact)."
+
+
+def _distances(found: Localization) -> str:
+    return " ".join(filter(None, (distance(found.comparison), revealed(found.runs))))
+
+
+def revealed(runs: tuple[RunSummary, ...]) -> str:
+    """What each of several references shows, in one sentence; '' with one reference."""
+    told = [run for run in runs if run.differing is not None]
+    if len(told) < 2:
+        return ""
+    shown = [f"{run.role} {_number(run.differing or 0, 'function')} ({run.alone or 0:,} there alone)" for run in told]
+    return f"Functions that differ: beside {', beside '.join(shown)}."
 
 
 def _widest(texts: Iterable[str]) -> int:
