@@ -122,6 +122,11 @@ class LocalCheckout:
         """The interpreter of the checkout's environment."""
         return str(self._place.python)
 
+    @property
+    def httpbin(self) -> str | None:
+        """The interpreter of the environment with an httpbin, where the facts ask for one."""
+        return self._place.httpbin.read_text("utf-8").strip() if self.spec.httpbin else None
+
     def packages(self) -> tuple[str, ...]:
         """Folders or files of the project's import packages in the work tree; empty for an unknown project."""
         names = self.spec.packages or ((self.spec.distribution,) if self.spec.distribution else ())
@@ -173,6 +178,8 @@ class LocalCheckout:
         return whole and {**document, "seconds": None} == {**self._identity(), "seconds": None}
 
     def _dependencies_are_there(self) -> bool:
+        if self.spec.httpbin and not (self._place.httpbin.is_file() and Path(self.httpbin or "").exists()):
+            return False
         for link in self._place.home.glob("lib/python*/site-packages/zz_*.pth"):
             return Path(link.read_text("utf-8").split("addsitedir(")[1].rstrip().rstrip(")").strip("'\"")).is_dir()
         return False

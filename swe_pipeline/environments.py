@@ -48,6 +48,11 @@ class Place:
         """The interpreter that imports the project from the work tree."""
         return self.home / "bin" / "python"
 
+    @property
+    def httpbin(self) -> Path:
+        """A text file that names the interpreter of the environment with an httpbin, where the facts ask for one."""
+        return self.home / "httpbin"
+
 
 def install(spec: Spec, place: Place, *, moment: datetime) -> None:
     """Make the environment of a checkout; `moment` is the time of its commit.
@@ -57,8 +62,13 @@ def install(spec: Spec, place: Place, *, moment: datetime) -> None:
     python = find_interpreter(spec.python)
     with _disk(place.cache):
         dependencies = _shared(python, _resolve(python, spec, place.tree), place.cache)
+        # Apart, for it brings packages that the project's own tests would find, and perhaps the project itself.
+        apart = Spec(until=spec.until, requirements=spec.httpbin, project=False)
+        httpbin = _shared(python, _resolve(python, apart, place.tree), place.cache) if spec.httpbin else None
     with _disk(place.home):
-        _thin(python, dependencies, place.home)
+        _thin(python, site_packages(dependencies), place.home)
+        if httpbin is not None:
+            place.httpbin.write_text(f"{httpbin / 'bin' / 'python'}\n", "utf-8")
         if spec.install == "overlay":
             _overlay(python, spec, place, moment)
         elif spec.install == "develop":
@@ -209,7 +219,7 @@ def _metadata_file(tree: Path) -> Path | None:
 
 
 def _shared(python: Interpreter, requirements: Sequence[str], cache_folder: Path) -> Path:
-    """The site-packages of an environment that holds exactly these releases; made once, whoever needs it first."""
+    """The folder of an environment that holds exactly these releases; made once, whoever needs it first."""
     key = hashlib.sha256("\n".join([str(revision()), python.path, *map(str, python.version), *requirements]).encode())
     minor = "{}.{}".format(*python.version)
     home = cache_folder / "environments" / f"py{minor}-{key.hexdigest()[:16]}"
@@ -221,7 +231,7 @@ def _shared(python: Interpreter, requirements: Sequence[str], cache_folder: Path
             if requirements:
                 _install_releases(requirements, home)
             complete.write_text("\n".join(requirements) + "\n", "utf-8")
-    return site_packages(home)
+    return home
 
 
 def _install_releases(requirements: Sequence[str], home: Path) -> None:

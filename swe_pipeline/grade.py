@@ -17,6 +17,7 @@ from typing import Any
 
 from xlocal.swe_pipeline.checkout import Checkout, Run
 from xlocal.swe_pipeline.environments import locked
+from xlocal.swe_pipeline.httpbin import served
 from xlocal.swe_pipeline.issue import Gold
 from xlocal.swe_pipeline.official import APPLIED, END, NOT_APPLIED, START, TIMED_OUT, official, passed, test_output
 from xlocal.swe_pipeline.predictions import Prediction
@@ -101,7 +102,8 @@ def evaluate(checkout: Checkout, gold: Gold, patch: str, *, timeout: float = TIM
             return Evaluation(False, False, 0.0, f"{NOT_APPLIED}:\n{error}\n", {}, str(error))
         said = _put_tests(checkout, gold.test_patch)
         command = [*spec_of(checkout.issue).test, *official().directives(checkout.issue.repository, gold.test_patch)]
-        run = checkout.run(command, timeout=timeout)
+        with served(checkout) as variables:
+            run = checkout.run(command, timeout=timeout, env=variables)
     finally:
         checkout.reset()
     return _evaluation(checkout.issue.repository, command, said, run, timeout)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from xlocal.swe_pipeline.checkout import Checkout, Run
+from xlocal.swe_pipeline.httpbin import served
 from xlocal.swe_pipeline.official import official, passed
 from xlocal.swe_pipeline.specs import spec_of
 from xlocal.tracer.calltree import Function
@@ -66,7 +67,8 @@ def is_test_file(path: str) -> bool:
 def run_tests(checkout: Checkout, files: Sequence[str], *, timeout: float) -> Regression:
     """Run test files in the checkout as it is now. Needs the package `swebench`, which reads the runners' logs."""
     repository = checkout.issue.repository
-    run = checkout.run(regression_command(checkout, files), timeout=timeout)
+    with served(checkout) as variables:
+        run = checkout.run(regression_command(checkout, files), timeout=timeout, env=variables)
     statuses = official().statuses(repository, run.log)
     ran = {name for name, status in statuses.items() if status != "SKIPPED"}
     good = frozenset(name for name in ran if passed(name, statuses))

@@ -24,6 +24,7 @@ from xlocal.tracer.errors import CheckoutError, UsageError
 
 Backend = Literal["local", "docker"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_RULE = 2  # of `validate`; raise it when its verdicts come to mean something else
 # A clone, an installation, a disk: what fails once may work the next time.
 FAULTS: tuple[type[BaseException], ...] = (CheckoutError, OSError, MemoryError)
 
@@ -138,14 +139,15 @@ class ValidateJob:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """The checkout and all that grades."""
-        return {**facts_of(self.issue), "gold": digest(asdict(self.gold))}
+        """The checkout, all that grades, and which rule makes the verdicts."""
+        return {**facts_of(self.issue), "gold": digest(asdict(self.gold)), "rule": _RULE}
 
     def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         """`gold` and `empty`: whether each resolves here; `official`: whether gold does by all tests; counts of tests.
 
-        Gold resolves here when every fail-to-pass test fails without it and passes with it, and it breaks no
-        pass-to-pass test that passes without it.
+        A patch resolves here when every fail-to-pass test passes with it, and it breaks no pass-to-pass test that
+        passes without it; an empty one breaks none. The counts are of the tests that behave, which say more: some
+        fail-to-pass tests of the benchmark failed there for want of a network, and pass here without any patch.
         """
         with opened(self.issue, self.workplace, self.backend) as checkout:
             found = calibrate(checkout, self.gold, folder=self.workplace.root / self.issue.id, timeout=self.timeout)
@@ -158,14 +160,20 @@ class ValidateJob:
         kept = set(reports["before"]["PASS_TO_PASS"]["success"])
         broken = sorted(kept & set(reports["gold"]["PASS_TO_PASS"]["failure"]))
         return {
-            "gold": len(fail) == len(self.gold.fail_to_pass) > 0 and not broken,
-            "empty": rules.resolved(reports["before"]),
+            "gold": _all_pass(reports["gold"]) and not broken,
+            "empty": _all_pass(reports["before"]),
             "official": rules.resolved(reports["gold"]),
             "fail_to_pass": [len(fail), len(self.gold.fail_to_pass)],
             "pass_to_pass": [len(keep), len(self.gold.pass_to_pass)],
             "broken": broken[:10],
             "seconds": found.seconds,
         }
+
+
+def _all_pass(report: Mapping[str, Any]) -> bool:
+    """Whether there are fail-to-pass tests and all of them pass."""
+    found = report["FAIL_TO_PASS"]
+    return bool(found["success"]) and not found["failure"]
 
 
 @dataclass(frozen=True, slots=True)

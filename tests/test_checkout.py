@@ -8,12 +8,14 @@ import gc
 import hashlib
 import io
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 import tarfile
 import time
 import types
+import urllib.request
 import zipfile
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +29,7 @@ from xlocal.swe_pipeline.clone import find_source
 from xlocal.swe_pipeline.container import DockerCheckout, Limits, image_name
 from xlocal.swe_pipeline.engines import LocalEngine
 from xlocal.swe_pipeline.environments import find_interpreter, normalized
+from xlocal.swe_pipeline.httpbin import served
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.swe_pipeline.patches import touched_paths
 from xlocal.swe_pipeline.steps import PrepareStep
@@ -506,6 +509,98 @@ def test_the_wheel_is_chosen_by_the_commits_date():
 
 def test_names_are_compared_as_the_index_does():
     assert normalized("Foo_Bar.baz") == "foo-bar-baz"
+
+
+# A WSGI application, and the part of werkzeug that serves one, over the standard library.
+APPLICATION = """
+def app(environ, start_response):
+    import sys
+    start_response("200 OK", [("Content-Type", "text/plain")])
+    return [f"served {environ['PATH_INFO']}".encode()]
+"""
+SERVING = """
+from socketserver import ThreadingMixIn
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+
+class Server(ThreadingMixIn, WSGIServer):
+    pass
+
+
+def make_server(host, port, app, threaded, request_handler):
+    server = Server((host, port), WSGIRequestHandler)
+    server.set_app(app)
+    server.port = server.server_port
+    return server
+"""
+ASK = (
+    "import os, urllib.request as r; "
+    "print(r.build_opener(r.ProxyHandler({})).open(os.environ['HTTPBIN_URL'] + 'get').read().decode())"
+)
+
+
+@pytest.fixture
+def asking(origin, workplace, index) -> LocalCheckout:
+    """A checkout whose tests ask an httpbin."""
+    make_wheel(index, "httpbin", "0.10.1", {"httpbin.py": APPLICATION})
+    make_wheel(index, "werkzeug", "2.2.3", {"werkzeug/__init__.py": "", "werkzeug/serving.py": SERVING})
+    made = LocalCheckout(origin.issue(httpbin=["httpbin==0.10.1", "werkzeug"]), workplace)
+    assert made.prepare()
+    return made
+
+
+def test_an_httpbin_serves_while_tests_run_and_ends_with_them(asking, origin, workplace):
+    # It is installed apart: the project's tests see its address and none of its packages.
+    assert asking.run(["python", "-c", "import httpbin"], timeout=60).exit_status == 1
+    with served(asking) as variables:
+        address = variables["HTTPBIN_URL"]
+        assert address.startswith("http://127.0.0.1:")
+        assert asking.run(["python", "-c", ASK], timeout=60, env=variables).log == "served /get\n"
+        with served(asking) as others:
+            assert others["HTTPBIN_URL"] != address
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(address, timeout=10)
+    with pytest.raises(ZeroDivisionError), served(asking) as variables:
+        raise ZeroDivisionError
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(variables["HTTPBIN_URL"], timeout=10)
+    with served(LocalCheckout(origin.issue(), workplace)) as none:
+        assert none == {}
+
+
+def test_an_httpbin_outlives_nobody(asking, workplace):
+    code = (
+        "import os, pickle, sys; from xlocal.swe_pipeline.checkout import LocalCheckout; "
+        "from xlocal.swe_pipeline.httpbin import served; "
+        "serving = served(LocalCheckout(*pickle.loads(bytes.fromhex(sys.argv[1])))); "
+        "print(serving.__enter__()['HTTPBIN_URL'], flush=True); os.kill(os.getpid(), 9)"
+    )
+    given = pickle.dumps((asking.issue, workplace)).hex()
+    done = subprocess.run([sys.executable, "-c", code, given], capture_output=True, text=True, check=False)
+    assert done.returncode == -9
+    for _ in range(100):
+        try:
+            urllib.request.urlopen(done.stdout.strip(), timeout=10)
+        except OSError:
+            break
+        time.sleep(0.1)
+    else:
+        pytest.fail("it still serves")
+
+
+def test_an_httpbin_that_does_not_start_is_one_line(asking):
+    shutil.rmtree(Path(asking.httpbin).parents[1] / "lib")
+    with pytest.raises(CheckoutError, match=r"owner__toy-1: the httpbin that its tests ask does not start: .*\w"):
+        served(asking).__enter__()
+    shutil.rmtree(Path(asking.httpbin).parents[1])
+    assert asking.prepare() is True
+    with served(asking) as variables:
+        assert asking.run(["python", "-c", ASK], timeout=60, env=variables).log == "served /get\n"
+
+
+def test_facts_that_came_later_leave_former_results_alone(origin):
+    assert "httpbin" not in checkouts.spec_of(origin.issue()).facts()
+    assert checkouts.spec_of(origin.issue(httpbin=["httpbin"])).facts()["httpbin"] == ("httpbin",)
 
 
 def test_interpreters_are_found_by_version(interpreters):

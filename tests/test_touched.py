@@ -75,6 +75,9 @@ def change(*pairs):
         ),
         ([("def first(a):", "def second(a):")], ["first"], ["second"]),
         ([("    return a\n", "    return a\n\n\n")], [], []),
+        # A comment between two functions belongs to neither.
+        ([("    @property\n", "    # one price\n    @property\n"), ("return 1\n", "return 7\n")], ["Shop.price"], []),
+        ([("    def sell(self):\n", "    # for sale\n    def sell(self):\n")], [], []),
         ([("return a\n", "return 0\n"), ("return 2", "return 3")], ["Shop.sell.inner", "first"], []),
     ],
 )

@@ -53,10 +53,11 @@ _TIMEOUT = click.option(
 def validate(timeout: float, backend: Any, *, as_json: bool, **given: Any) -> None:
     """Check that each gold patch resolves its instance here, and that an empty one does not.
 
-    A gold patch resolves when every fail-to-pass test fails without it and passes with it, and it breaks no
-    pass-to-pass test that passes without it. Results are kept in ROOT/validate and in ROOT/INSTANCE/calibration.json
-    and not made again. Exits with 0 when all is so, with 1 when a patch does otherwise, and with 4 when an instance
-    could not be judged.
+    A patch resolves when every fail-to-pass test passes with it, and it breaks no pass-to-pass test that passes
+    without it. Printed beside that: how many tests of both lists behave here (fail-to-pass tests fail without the fix
+    and pass with it, pass-to-pass tests pass in both). Results are kept in ROOT/validate and in
+    ROOT/INSTANCE/calibration.json and not made again. Exits with 0 when all is so, with 1 when a patch does otherwise,
+    and with 4 when an instance could not be judged.
     """
     from xlocal.swe_pipeline.steps import PrepareStep, ValidateStep
 
