@@ -4,9 +4,10 @@
 
 takes the recordings of experiments/localization.py (the same --cache) and makes those that are missing. Each line
 leaves out one kind of evidence, or all that a part of xlocal gives, or keeps one alone; `paper's set` is the paper's
-choice of functions (deleted, or named in the issue) in the order of the text. --model adds two lines with an encoder:
-its similarities beside the text's, and in its place. The change of the mean reciprocal rank comes with its 95 %
-bootstrap interval over the cases: one that holds 0 says nothing.
+choice of functions (deleted, or named in the issue) in the order of the text; `rates of other repositories` measures
+the ranker's table anew for each case, on the cases of the other repositories alone. --model adds two lines with an
+encoder: its similarities beside the text's, and in its place. The change of the mean reciprocal rank comes with its
+95 % bootstrap interval over the cases: one that holds 0 says nothing.
 """
 
 from __future__ import annotations
@@ -18,47 +19,19 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import metrics
 import numpy as np
-from environments import Case, UnavailableError, load_cases
 from methods import run_program
 from outcomes import AT, SAMPLES
-from recorded import Recorded
+from rates import rates
 from rich.console import Console
 from rich.table import Table
+from trials import Trial, add_arguments, read_trials
 from xlocal.ranking import closer
-from xlocal.ranking.encoder import load_encoder
-from xlocal.ranking.evidence import Suspect
 from xlocal.ranking.lexical import standardised
-from xlocal.ranking.localize import Comparison, with_named
-from xlocal.ranking.rank import Context, FloatArray, embedding_scores, evidence_scores, fuse, in_order, lexical_scores
-from xlocal.ranking.source import SourceIndex
-from xlocal.ranking.text import read_issue
-from xlocal.tracer.errors import UsageError, XlocalError
-
-from xlocal.demo import cache_folder
-from xlocal.session import COMPARISON, Session
+from xlocal.ranking.rank import FloatArray, evidence_scores, fuse
 
 DEFAULT = "fused"
 CLOSER_LOOK = frozenset(closer.KINDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """One case ready to be ranked again: its suspects in a fixed order, with their scores by the text and the encoder,
-    each of shape `(n,)`; `similar` is of shape `(0,)` without an encoder."""
-
-    id: str
-    true_functions: tuple[str, ...]
-    suspects: tuple[Suspect, ...]
-    text: FloatArray
-    similar: FloatArray
-
-    def place(self, scores: FloatArray, kept: Sequence[int] | None = None) -> int | None:
-        """The place of the first true function, among the suspects `kept` (indices; default all)."""
-        chosen = range(len(self.suspects)) if kept is None else kept
-        order = in_order([self.suspects[i] for i in chosen], scores[list(chosen)].tolist())
-        return metrics.first_right([str(self.suspects[chosen[i]].function) for i in order], self.true_functions)
 
 
 Variant = Callable[[Trial], int | None]
@@ -72,6 +45,15 @@ def without(*kinds: str) -> Variant:
         return trial.place(fuse(left, trial.text))
 
     return place
+
+
+def foreign_rates(trials: Sequence[Trial]) -> Variant:
+    """The default ranker with the rates of kinds measured on the other repositories' cases alone."""
+    of = {
+        repository: rates(trial for trial in trials if trial.repository != repository)
+        for repository in {trial.repository for trial in trials}
+    }
+    return lambda trial: trial.place(fuse(trial.suspects, trial.text, rates=of[trial.repository]))
 
 
 def paper_set(trial: Trial) -> int | None:
@@ -100,24 +82,12 @@ def variants(trials: Sequence[Trial]) -> dict[str, Variant]:
         "paper's set, by the text": paper_set,
         "without the closer look": without(*CLOSER_LOOK),
         "without calls and edits": without(*(set(kinds) - CLOSER_LOOK - {"named-in-issue"})),
+        "rates of other repositories": foreign_rates(trials),
         **{f"without {kind}": without(kind) for kind in kinds},
     }
     if all(len(trial.similar) for trial in trials):
         found |= {"with the encoder beside the text": beside, "with the encoder instead of the text": instead}
     return found
-
-
-def trial_of(case: Case, recorded: Recorded, model: str | None) -> Trial:
-    """Read a recorded case, recording it first where it is not yet. Raises UnavailableError, XlocalError."""
-    folder = recorded.session(case)
-    index = SourceIndex(Session.load(folder).scope)
-    issue = read_issue(case.issue)
-    suspects = with_named(Comparison.load(folder / COMPARISON).suspects, issue, index)
-    suspects = tuple(sorted(suspects, key=lambda s: (s.function.path, s.line, s.function.qualname)))
-    encoder = load_encoder(model, cache=recorded.cache / "vectors") if model else None
-    context = Context(sources=index, issue=issue, encoder=encoder)
-    similar = embedding_scores(suspects, context) if encoder else np.zeros(0)
-    return Trial(case.id, case.true_functions, suspects, lexical_scores(suspects, context), similar)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,27 +144,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _main(argv: Sequence[str] | None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=Path, required=True, metavar="DIR", help="folder of the cases")
-    parser.add_argument("--checkouts", type=Path, metavar="DIR", help="prepared repositories")
-    parser.add_argument("--cache", type=Path, default=cache_folder() / "localization", metavar="DIR")
+    add_arguments(parser)
     parser.add_argument("--model", metavar="NAME", help="an encoder: a folder, or a name on the hub")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
     given = parser.parse_args(argv)
-    console, progress = Console(), Console(stderr=True)
+    console = Console()
     if not console.is_terminal:
         console.width = 140
-    recorded = Recorded(given.cache.resolve(), given.checkouts)
-    trials = []
-    try:
-        cases = load_cases(given.cases)
-    except FileNotFoundError as error:
-        raise UsageError(str(error)) from None
-    for case in cases:
-        try:
-            trials.append(trial_of(case, recorded, given.model))
-            progress.print(f"{case.id}: read", markup=False, highlight=False)
-        except (UnavailableError, XlocalError) as error:
-            progress.print(f"{case.id}: left out: {error}", markup=False, highlight=False, soft_wrap=True)
+    trials = read_trials(given.cases, given.checkouts, given.cache, model=given.model)
     if not trials:
         console.print("no case could be ranked; see above")
         return

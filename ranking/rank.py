@@ -6,6 +6,8 @@ Every ranker sorts its input first, so that no result depends on the order it ca
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,39 +31,44 @@ DEFAULT_RANKER = "fused"
 # K of the paper's section 5.3.
 PAPER_TOP = 20
 
-# What one observation of each kind counts, times its weight in this trace (which carries its rarity). Lines and
-# counts come first, then calls and tree edits, then values; a function that differs in and out (carrier) may
-# only pass on what it was given.
-KIND_WEIGHTS: Mapping[str, float] = MappingProxyType(
+# In what share of real bugs a right function holds evidence of a kind, where any function does. Measured on the visible
+# cases by experiments/rates.py, which prints this table; the kinds below the line had too few cases to measure.
+KIND_RATES: Mapping[str, float] = MappingProxyType(
     {
-        "line": 1.0,
-        "changed": 1.0,
-        "line-count": 0.6,
-        "origin": 0.8,
         "traceback": 0.7,
-        "exception": 0.6,
-        "count": 0.5,
-        "deleted": 0.5,
-        "only-buggy": 0.5,
-        "absorber": 0.5,
-        "parent-of-deleted": 0.4,
-        "parent-of-inserted": 0.4,
-        "moved": 0.4,
-        "inserted": 0.3,
+        "return": 0.68,
+        "exception": 0.64,
+        "parent-of-inserted": 0.55,
+        "deleted": 0.48,
+        "argument": 0.48,
+        "line": 0.48,
+        "only-buggy": 0.43,
+        "named-in-issue": 0.43,
+        "carrier": 0.42,
+        "parent-of-deleted": 0.3,
+        "line-count": 0.29,
+        "origin": 0.24,
+        "count": 0.17,
+        "exit-state": 0.15,
+        "absorber": 0.15,
+        "inserted": 0.1,
+        "moved": 0.09,
+        "only-reference": 0.06,
+        "writer": 0.05,
+        # Set by hand.
+        "changed": 0.5,
         "spectrum": 0.3,
-        "only-reference": 0.3,
-        "writer": 0.4,
-        "named-in-issue": 0.5,
-        "return": 0.25,
-        "exit-state": 0.25,
-        "argument": 0.15,
-        "carrier": 0.1,
+        "override": 0.05,
+        "class-data": 0.05,
     }
 )
-# A kind that the table does not know yet.
-OTHER_KINDS = 0.2
-# Of the fused score: the share of evidence beside the text's.
-EVIDENCE_SHARE = 0.8
+# A kind that the table does not know.
+OTHER_KINDS = 0.1
+# What each further kind of evidence on the same function counts of the one before it: kinds go together, and a function
+# that merely passes on what differs has many.
+FADE = 0.35
+# Of the fused score: what one nat of evidence counts beside one deviation of the text's score.
+EVIDENCE_SHARE = 0.4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,33 +180,59 @@ def lexical_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
     return lexical.scores(_issue("lexical", context), _sources(suspects, context))
 
 
-def evidence_scores(suspects: Sequence[Suspect], _context: Context | None = None) -> FloatArray:
-    """Sum over the kinds of evidence, the strongest of each kind counting; shape `(n,)`, none negative."""
-    return np.array([sum(_by_kind(suspect).values()) for suspect in suspects])
+def evidence_scores(
+    suspects: Sequence[Suspect], _context: Context | None = None, *, rates: Mapping[str, float] = KIND_RATES
+) -> FloatArray:
+    """How much the evidence speaks against each function, shape `(n,)`, in nats, none negative.
+
+    One kind is worth log(1 + rate x functions / holders), where `functions` counts those that the buggy run executed
+    and `holders` those with this kind: how much likelier than by chance it points to the right function. Weaker
+    findings of a kind count in proportion. The kinds of one function are summed, the strongest first, and each further
+    one counts `FADE` of what the one before it does.
+    """
+    executed = sum(suspect.executed for suspect in suspects)
+    each = [_by_kind(suspect) for suspect in suspects]
+    holders = Counter(kind for kinds in each for kind in kinds)
+    strongest = {kind: max(kinds.get(kind, 0.0) for kinds in each) for kind in holders}
+    # The frames of a traceback are told apart by their distance from the raise, not by how many they are.
+    holders["traceback"] = 1
+    worth = {kind: rates.get(kind, OTHER_KINDS) * (executed + 1) / count for kind, count in holders.items()}
+    return np.array(
+        [
+            _faded(math.log1p(worth[kind] * weight / strongest[kind]) for kind, weight in kinds.items() if weight > 0)
+            for kinds in each
+        ]
+    )
 
 
 def _by_kind(suspect: Suspect) -> dict[str, float]:
+    """The greatest weight of each kind of evidence."""
     best: dict[str, float] = {}
     for item in suspect.evidence:
-        value = KIND_WEIGHTS.get(item.kind, OTHER_KINDS) * item.weight
-        best[item.kind] = max(value, best.get(item.kind, 0.0))
+        best[item.kind] = max(item.weight, best.get(item.kind, 0.0))
     return best
 
 
-def fused_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
-    """Text over its best + 0.8 x evidence over its best.
+def _faded(values: Iterable[float]) -> float:
+    return sum(value * FADE**place for place, value in enumerate(sorted(values, reverse=True)))
 
-    Without an issue: evidence over its best, and where that ties the suspect nearer to the raise, called more
-    rarely, and deeper in the tree.
+
+def fused_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
+    """The text's score, in deviations from the mean, + 0.4 x the evidence's, in nats: a sum of log odds, roughly.
+
+    Without an issue: the evidence alone, and where that ties the suspect nearer to the raise, called more rarely, and
+    deeper in the tree.
     """
     return fuse(suspects, lexical_scores(suspects, context) if context.has_issue() else None)
 
 
-def fuse(suspects: Sequence[Suspect], text: FloatArray | None) -> FloatArray:
+def fuse(
+    suspects: Sequence[Suspect], text: FloatArray | None, *, rates: Mapping[str, float] = KIND_RATES
+) -> FloatArray:
     """`fused_scores` of suspects whose scores by the text, shape `(n,)`, are known; None without an issue."""
-    evidence = _over_best(evidence_scores(suspects))
+    evidence = evidence_scores(suspects, rates=rates)
     if text is not None:
-        return _over_best(text - text.min()) + EVIDENCE_SHARE * evidence
+        return text - text.min(initial=0.0) + EVIDENCE_SHARE * evidence
     keys = [(_nearness(suspect), -suspect.calls[0], suspect.depth) for suspect in suspects]
     place = {key: i for i, key in enumerate(sorted(set(keys)))}
     # Scores are rounded to six digits; the tie-break stays below a real difference of evidence.
@@ -208,11 +241,6 @@ def fuse(suspects: Sequence[Suspect], text: FloatArray | None) -> FloatArray:
 
 def _nearness(suspect: Suspect) -> float:
     return max((item.weight for item in suspect.evidence if item.kind == "traceback"), default=0.0)
-
-
-def _over_best(values: FloatArray) -> FloatArray:
-    best = values.max(initial=0.0)
-    return values / best if best > 0 else np.zeros(len(values))
 
 
 def commit_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:

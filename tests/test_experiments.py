@@ -9,9 +9,14 @@ from pathlib import Path
 
 import ablation
 import localization
+import numpy as np
 import pytest
+import rates
 from environments import Case, UnavailableError, environment, find_interpreter, load_cases, place_of
 from outcomes import Held, Outcome, spreads, summarize, summarize_kinds
+from trials import Trial
+from xlocal.ranking.evidence import Evidence, Suspect
+from xlocal.tracer.calltree import Function
 
 PACKAGE = {
     "prices.py": """
@@ -254,3 +259,23 @@ def test_a_change_of_the_reciprocal_rank_has_an_interval():
     assert line.change == pytest.approx(-0.375)
     assert line.low < -0.375 < line.high <= 0
     assert line.any_at == {1: 0.25, 5: 0.75, 10: 0.75, 20: 0.75}
+
+
+def a_trial(right, wrong):
+    """A case with one right suspect and one wrong one, each with evidence of some kinds."""
+    suspects = [
+        Suspect(Function("m.py", name), 1, 2, evidence=tuple(Evidence(kind, 1.0, "") for kind in kinds))
+        for name, kinds in (("right", right), ("wrong", wrong))
+    ]
+    return Trial("a-1", "a", ("m.py::right",), tuple(suspects), np.zeros(2), np.zeros(0))
+
+
+def test_the_rates_of_kinds_are_counted_over_the_cases(folder, capsys):
+    arguments = ["--cases", str(folder / "cases"), "--cache", str(folder / "cache")]
+    assert rates.main([*arguments, "--checkouts", str(folder / "checkouts")]) == 0
+    (line,) = [text for text in capsys.readouterr().out.splitlines() if text.startswith("│ only-buggy ")]
+    assert [cell.strip() for cell in line.split("│")[2:5]] == ["1", "1", "0.40"]
+    held, seen = rates.counts([a_trial(("line",), ("count",)), a_trial((), ("line",))])
+    assert (held, seen) == ({"line": 1}, {"line": 2, "count": 1})
+    found = rates.rates([a_trial(("line",), ("count",)), a_trial((), ("line",))])
+    assert found == pytest.approx({"line": 2 / 6, "count": 1 / 5})

@@ -9,7 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from xlocal.ranking.rank import KIND_WEIGHTS
+from xlocal.ranking.rank import KIND_RATES
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,4 +72,4 @@ def test_every_file_beside_the_modules_is_packaged():
 
 def test_every_kind_of_evidence_is_explained():
     explained = set(re.findall(r"`([a-z-]+)`", (ROOT / "docs" / "how_it_works.md").read_text()))
-    assert set(KIND_WEIGHTS) <= explained
+    assert set(KIND_RATES) <= explained

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from encoders import WordEncoder
 from hypothesis import HealthCheck, given, settings
@@ -16,7 +18,7 @@ from xlocal.ranking import lexical
 from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
 from xlocal.ranking.history import Hunk, changes
 from xlocal.ranking.history import _before as before
-from xlocal.ranking.rank import KIND_WEIGHTS, Context, get_ranker, ranker_names
+from xlocal.ranking.rank import FADE, KIND_RATES, Context, evidence_scores, fuse, get_ranker, ranker_names
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import read_issue
 from xlocal.tracer.calltree import Function
@@ -119,12 +121,37 @@ def test_evidence_sums_kinds_and_takes_the_strongest_of_each(shop: SourceIndex) 
     suspects = [
         suspect("log", ("line", 0.5), ("line", 0.4)),
         suspect("parse_discount", ("line", 0.5), ("count", 0.1)),
-        suspect("Basket.render", ("carrier", 1.0)),
+        suspect("Basket.render", ("absorber", 1.0)),
         suspect("Basket.total_price"),
     ]
     ranked = get_ranker("evidence").rank(suspects, Context(sources=shop))
     assert names(ranked) == ["parse_discount", "log", "Basket.render", "Basket.total_price"]
-    assert ranked[0].score == pytest.approx(0.5 * KIND_WEIGHTS["line"] + 0.1 * KIND_WEIGHTS["count"])
+    # Of four functions executed, two hold the first kind and one the second, which is the stronger here.
+    line, count = math.log1p(KIND_RATES["line"] * 5 / 2), math.log1p(KIND_RATES["count"] * 5)
+    assert ranked[0].score == pytest.approx(max(line, count) + FADE * min(line, count), abs=1e-6)
+    assert ranked[-1].score == 0
+
+
+def test_a_kind_counts_by_its_rarity_and_its_weaker_findings_less() -> None:
+    many = [suspect(f"f{number}", ("line", 1.0)) for number in range(8)]
+    rare = [suspect("sharp", ("only-buggy", 1.0)), suspect("half", ("count", 0.5)), suspect("whole", ("count", 1.0))]
+    scores = dict(zip([s.function.qualname for s in many + rare], evidence_scores(many + rare), strict=True))
+    assert scores["sharp"] > 3 * scores["f0"]
+    assert 0 < scores["half"] < scores["whole"]
+
+
+def test_frames_of_a_traceback_count_by_distance_alone() -> None:
+    deep = [suspect(f"f{number}", ("traceback", 1 / (1 + number))) for number in range(9)]
+    short = [suspect("f0", ("traceback", 1.0)), *(suspect(f"f{number}") for number in range(1, 9))]
+    assert evidence_scores(deep)[0] == evidence_scores(short)[0]
+
+
+def test_rates_may_be_others() -> None:
+    suspects = [suspect("a", ("line", 1.0)), suspect("b", ("count", 1.0))]
+    turned = {"line": 0.1, "count": 0.9}
+    assert evidence_scores(suspects)[0] > evidence_scores(suspects)[1]
+    assert evidence_scores(suspects, rates=turned)[0] < evidence_scores(suspects, rates=turned)[1]
+    assert fuse(suspects, np.array([0.0, 0.1]), rates=turned).argmax() == 1
 
 
 def test_unexecuted_functions_come_last(shop: SourceIndex) -> None:
@@ -198,8 +225,8 @@ SUSPECTS = st.lists(
     st.builds(
         suspect,
         st.sampled_from([s.function.qualname for s in ALL]),
-        st.tuples(st.sampled_from(sorted(KIND_WEIGHTS)), st.sampled_from([0.1, 0.5, 1.0])),
-        st.tuples(st.sampled_from(sorted(KIND_WEIGHTS)), st.sampled_from([0.1, 0.3, 1.0])),
+        st.tuples(st.sampled_from(sorted(KIND_RATES)), st.sampled_from([0.1, 0.5, 1.0])),
+        st.tuples(st.sampled_from(sorted(KIND_RATES)), st.sampled_from([0.1, 0.3, 1.0])),
         executed=st.booleans(),
         depth=st.integers(0, 3),
         calls=st.tuples(st.integers(0, 3), st.integers(0, 3)),
