@@ -31,7 +31,7 @@ class Rejected(Exception):  # noqa: N818 - an expected turn
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What a run is doing now: for the live line."""
+    """What a run is doing now: for the live line. A `notice` is worth a line of its own, such as a busy server."""
 
     phase: str
     step: int
@@ -40,12 +40,14 @@ class Progress:
     dollars_left: Decimal | None
     doing: str
     suspect: str = ""
+    notice: bool = False
 
     def line(self) -> str:
         """One line for people."""
         left = "" if self.dollars_left is None else f", ${money(self.dollars_left)} left"
         suspect = f" [{self.suspect}]" if self.suspect else ""
-        used = f"{self.tokens} tokens, ${money(self.spent)} spent{left}"
+        spent = "" if self.spent is None else f", ${money(self.spent)} spent"
+        used = f"{self.tokens} tokens{spent}{left}"
         return f"{self.phase}: step {self.step}, {used}{suspect}: {self.doing}"
 
 
@@ -134,7 +136,7 @@ class Assistant:
 
         return self.trajectory.effect(kind, what, live)
 
-    def show(self, doing: str) -> None:
+    def show(self, doing: str, *, notice: bool = False) -> None:
         """Tell the user what happens."""
         if self._progress is not None:
             spent = self.meter.spent()
@@ -147,6 +149,7 @@ class Assistant:
                     dollars_left=self.meter.dollars_left(),
                     doing=doing,
                     suspect=self.suspect,
+                    notice=notice,
                 )
             )
 
@@ -171,13 +174,17 @@ class Assistant:
             model_settings={"temperature": task.temperature},
         )
 
+        rejected = ""
+
         @agent.output_validator
         def checked(answer: Any) -> Any:
+            nonlocal rejected
             if task.check is not None:
                 try:
                     task.check(answer)
                 except Rejected as reason:
-                    raise ModelRetry(shorten(str(reason))) from None
+                    rejected = str(reason)
+                    raise ModelRetry(shorten(rejected)) from None
             return answer
 
         with phase(self.trajectory, task.phase):
@@ -185,7 +192,8 @@ class Assistant:
                 # A loop of its own, with a client of its own: a check may hold another conversation meanwhile.
                 return asyncio.run(_run(agent, model, task.prompt, conversation.name))
             except UnexpectedModelBehavior as error:
-                reason = redact(" ".join(str(error).split())[:300], self.hidden)
+                last = f"; what it last handed in was sent back: {rejected}" if rejected else ""
+                reason = redact(" ".join(f"{error}{last}".split())[:400], self.hidden)
                 self.trajectory.note("gave-up", {"conversation": conversation.name}, reason)
                 raise GaveUp(f"{task.phase}: the model gave no usable answer ({reason})") from error
 

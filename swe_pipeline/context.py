@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import json
 from collections.abc import Sequence
@@ -109,7 +110,11 @@ def compact(
     answers = [number for number in range(already.start + 1, len(messages)) if messages[number].kind == "response"]
     cuts = [Cut(upto, already.start) for upto in range(already.short + 1, last + 1)]
     cuts += [Cut(last, start) for start in answers]
-    cut = next((cut for cut in cuts if share(_apply(messages, cut)) <= AFTERWARDS), cuts[-1] if cuts else already)
+    if not cuts:
+        return sent, already
+    # Each cut leaves less than the one before, so the first that is enough can be found by halving.
+    enough = bisect.bisect_left(cuts, True, key=lambda cut: share(_apply(messages, cut)) <= AFTERWARDS)
+    cut = cuts[min(enough, len(cuts) - 1)]
     return _apply(messages, cut), cut
 
 

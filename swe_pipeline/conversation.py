@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from xlocal.swe_pipeline import context
-from xlocal.swe_pipeline.limits import LEAST_OUTPUT, Permit, Used
+from xlocal.swe_pipeline.limits import LEAST_OUTPUT, LimitReached, Permit, Used
 from xlocal.swe_pipeline.models import redact
 from xlocal.swe_pipeline.trajectory import Effect, digest
 from xlocal.swe_pipeline.workspace import ToolError
@@ -118,10 +118,10 @@ class Conversation:
         asked = {"conversation": self.name, "turn": self._turn, "digest": _texts_digest(sent)}
 
         async def live(extra: Effect) -> Any:
+            assistant.show(f"asking {assistant.name.name} (turn {self._turn})")
             response = await self._call(model, messages, settings, parameters, extra)
             return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
 
-        assistant.show(f"asking {assistant.name.name} (turn {self._turn})")
         row = await assistant.trajectory.async_effect("model", asked, live)
         (response,) = ModelMessagesTypeAdapter.validate_python([row])
         if response.kind != "response":
@@ -154,10 +154,17 @@ class Conversation:
 
         meter = self._assistant.meter
         fixed = context.request_bytes([], parameters) + context.instructions_bytes(messages)
+        failure = ""
         for attempt in range(1, ATTEMPTS + 1):
             sent = self._fit(messages, fixed)
             size = context.request_bytes(sent) + fixed
-            permit = meter.permit(input_bound=self._bound(size))
+            try:
+                permit = meter.permit(input_bound=self._bound(size))
+            except LimitReached as reached:
+                if not failure:
+                    raise
+                # The limit alone would hide that the model was never reached.
+                raise LimitReached(reached.limit, f"{reached} (no answer from the model: {failure})") from None
             try:
                 response = await model.request(sent, self._settings(settings, permit), parameters)
             except ModelContextWindowExceededError as error:
@@ -165,12 +172,14 @@ class Conversation:
                 self._shrink_window(size, fixed, error)
             except ModelAPIError as error:
                 self._failed(permit, error, extra, attempt, billed=_may_be_billed(error))
+                failure = _reason(error, self._assistant)
                 if self._drops_temperature(error):
                     continue
                 await self._wait(error, attempt)
             except UnexpectedModelBehavior as error:
                 # An answer came, and was billed, but it cannot be read.
                 self._failed(permit, error, extra, attempt, billed=True)
+                failure = _reason(error, self._assistant)
                 await self._wait(error, attempt)
             else:
                 self._count(response, permit, size, extra)
@@ -250,7 +259,7 @@ class Conversation:
         if status != 400 or "temperature" not in str(error).lower() or assistant.temperature_refused:
             return False
         assistant.temperature_refused = True
-        assistant.show("the model takes no temperature; asking without one")
+        assistant.show("the model takes no temperature; asking without one", notice=True)
         return True
 
     async def _wait(self, error: Exception, attempt: int) -> None:
@@ -270,7 +279,8 @@ class Conversation:
         pause = getattr(error, "retry_after", None) or 2.0 ** (attempt - 1) * random.uniform(0.8, 1.2)
         left = assistant.meter.time_left()
         pause = min(pause, LONGEST_WAIT if left is None else min(LONGEST_WAIT, left))
-        assistant.show(f"the model's server said {status or type(error).__name__}; asking again in {pause:.0f} s")
+        said = f"{status or _reason(error, assistant)}"
+        assistant.show(f"no answer from the model ({said}); asking again in {pause:.0f} s", notice=True)
         await asyncio.sleep(pause)
 
     def offered(self, tool: Tool) -> Any:
@@ -309,18 +319,27 @@ class Conversation:
 
 
 def _may_be_billed(error: Exception) -> bool:
-    """An answer that was lost on the way may have been made, and billed; one that was refused was not."""
+    """An answer that was lost on the way may have been made, and billed; one to a question never sent was not."""
     from pydantic_ai.exceptions import ModelConnectionError, ModelTimeoutError
 
-    if isinstance(error, ModelTimeoutError):
-        return True
-    text = f"{error} {error.__cause__} {getattr(error.__cause__, '__cause__', '')}".lower()
-    never_arrived = any(words in text for words in ("refused", "name or service", "getaddrinfo", "unreachable"))
-    return isinstance(error, ModelConnectionError) and not never_arrived
+    cause: BaseException | None = error
+    while cause is not None:
+        # By name: providers differ in the HTTP client they bring along.
+        if type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"):
+            return False
+        cause = cause.__cause__ or cause.__context__
+    return isinstance(error, ModelTimeoutError | ModelConnectionError)
 
 
 def _reason(error: Exception, assistant: Assistant) -> str:
-    return redact(" ".join(str(error).split())[:300], assistant.hidden)
+    """What the provider said, with the error of the system below it where that says more."""
+    said, deepest = str(error), ""
+    cause: BaseException | None = error
+    while cause is not None:
+        deepest = str(cause) if isinstance(cause, OSError) else deepest
+        cause = cause.__cause__ or cause.__context__
+    more = f": {deepest}" if deepest not in said else ""
+    return redact(" ".join(f"{said.rstrip('.')}{more}".split())[:300], assistant.hidden)
 
 
 def _first(arguments: Mapping[str, Any]) -> str:

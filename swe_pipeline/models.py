@@ -72,7 +72,7 @@ def pricing_of(model: ModelName, prices: Mapping[str, FilePrice]) -> Pricing | N
 def open_model(model: ModelName, *, issue_id: str = "", timeout: float = 300.0) -> Model:
     """A pydantic-ai model that tries each request once; `timeout` is in seconds.
 
-    Raises AgentError when the packages or the key are missing.
+    Raises AgentError when the packages or the key are missing, UsageError for a script that cannot be read.
     """
     try:
         import pydantic_ai.models  # noqa: F401
@@ -183,10 +183,12 @@ def _scripted(file: Path, issue_id: str) -> Model:
     path = file / f"{issue_id}.json" if file.is_dir() else file
     try:
         script = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise AgentError(f"--model scripted:{path}: cannot be read: {error}") from None
+    except OSError as error:
+        raise UsageError(f"--model scripted:{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UsageError(f"--model scripted:{path}: is not JSON: {error}") from None
     if not isinstance(script, dict):
-        raise AgentError(f"--model scripted:{path}: is not an object of conversations")
+        raise UsageError(f"--model scripted:{path}: is not an object of conversations")
 
     def answer(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
         name = next((m.conversation_id for m in messages if m.conversation_id), None) or ""

@@ -18,11 +18,13 @@ from xlocal.swe_pipeline.limits import LimitReached
 from xlocal.swe_pipeline.tools import work_tools
 from xlocal.swe_pipeline.trajectory import digest
 from xlocal.swe_pipeline.workspace import SCRATCH, State, ToolError, describe, strip_noise
+from xlocal.tracer.errors import UsageError
 
 ALIKE = 0.5  # the least similarity of the first reference to the buggy script
 NOISY = 0.5  # share of the functions that are called differently, above which a closer reference is asked for
 ROUNDS = 6  # pairs that may be handed in
 SCRIPT_SECONDS = 120.0
+_ROLES = ("the buggy script", "the reference script")
 _BROKEN = ("SyntaxError", "IndentationError", "TabError", "ModuleNotFoundError", "ImportError")
 
 
@@ -116,7 +118,9 @@ def reproduce(
     _start_over(assistant, pair)
     if pair is not None and leads is not None and (leads.leads or not leads.blind):
         return Reproduction(pair, with_highlighted(leads, pair.highlighted, assistant.workspace), None, limit)
-    reason = why or (leads.blind if leads and leads.blind else "the runs could not be compared")
+    reason = why or (
+        leads.blind if leads and leads.blind else f"the runs could not be compared: {checker.incomparable}"
+    )
     reason = reason if pair is not None else f"no pair of scripts: {reason}"
     return Reproduction(pair, choose_by_model(assistant, statement=statement, why=reason), reason, limit)
 
@@ -124,8 +128,12 @@ def reproduce(
 def compare_given(
     assistant: Assistant, statement: str, pair: ScriptPair, *, ranker: str = "fused", encoder: str | None = None
 ) -> Reproduction:
-    """The same for scripts that the user gave: nothing is written, and they are taken as they are."""
+    """The same for scripts that the user gave: nothing is written, and they are taken as they are.
+
+    Raises UsageError when the buggy script passes or a reference fails: they would judge every repair wrongly.
+    """
     _start_over(assistant, pair)
+    _require_usable(assistant, pair)
     names = [f"{SCRATCH}/{name}" for name in pair.scripts()]
     leads = compare_runs(
         assistant, buggy=names[0], references=names[1:], statement=statement, ranker=ranker, encoder=encoder
@@ -134,6 +142,21 @@ def compare_given(
         return Reproduction(pair, leads)
     why = leads if isinstance(leads, str) else leads.blind or "no function stands out"
     return Reproduction(pair, choose_by_model(assistant, statement=statement, why=why), why)
+
+
+def _require_usable(assistant: Assistant, pair: ScriptPair) -> None:
+    for number, (name, text) in enumerate(pair.scripts().items()):
+        run = run_script(assistant, name, text)
+        last = next((line.strip() for line in reversed(run.log.splitlines()) if line.strip()), "it printed nothing")
+        if run.timed_out:
+            raise UsageError(f"--pair: {_ROLES[number > 0]} did not end in {SCRIPT_SECONDS:.0f} s")
+        if number == 0 and run.exit_status == 0:
+            raise UsageError(
+                "--pair: the buggy script exits with 0 before any repair; it must fail while the bug is there, as by "
+                "an assertion"
+            )
+        if number > 0 and run.exit_status != 0:
+            raise UsageError(f"--pair: the reference script fails before any repair, but must exit with 0: {last}")
 
 
 def _start_over(assistant: Assistant, pair: ScriptPair | None) -> None:
@@ -157,6 +180,7 @@ class _Checker:
         self._encoder = encoder
         self._asked_for: set[str] = set()
         self._best: tuple[ScriptPair, Leads | None] | None = None
+        self.incomparable = ""  # why two pairs in a row could not be compared
 
     def best(self) -> tuple[ScriptPair | None, Leads | None]:
         """The last pair that behaved as it must, with its comparison."""
@@ -179,6 +203,10 @@ class _Checker:
             encoder=self._encoder,
         )
         if isinstance(leads, str):
+            if leads in self._asked_for:
+                self.incomparable = leads
+                return  # other scripts would not help
+            self._asked_for.add(leads)
             raise Rejected(f"The two runs could not be compared: {leads}. Write scripts that can.")
         self._best = (pair, leads)
         self._require_revealing(pair, leads)

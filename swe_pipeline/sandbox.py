@@ -196,6 +196,16 @@ def sandbox_problem() -> str | None:
     return _problem()
 
 
+def require_sandbox() -> None:
+    """Raise UsageError where commands cannot be locked in."""
+    problem = sandbox_problem()
+    if problem is not None:
+        raise UsageError(
+            f"what a model writes must run in a sandbox, and {problem}. Mend that, or allow everything that your user "
+            "may do with --unsafe-local"
+        )
+
+
 @cache
 def _problem() -> str | None:
     if platform.system() != "Linux":
@@ -236,14 +246,9 @@ def confine(
     """
     if not isinstance(checkout, LocalCheckout):
         return checkout
-    problem = sandbox_problem()
     if unsafe_local:
         return checkout
-    if problem is not None:
-        raise UsageError(
-            f"what a model writes must run in a sandbox, and {problem}. Install it, use --docker, or allow everything "
-            "that your user may do with --unsafe-local"
-        )
+    require_sandbox()
     return Sandboxed(checkout, mount=mount, resources=resources, readable=readable, import_paths=import_paths)
 
 

@@ -8,6 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from xlocal.swe_pipeline.checkout import Checkout
 from xlocal.swe_pipeline.leads import Leads, nearest_by_text
 from xlocal.swe_pipeline.limits import Ledger, LimitReached, Limits, Meter, Spent
 from xlocal.swe_pipeline.models import ModelName, context_window, open_model, parse_model, pricing_of, secrets
-from xlocal.swe_pipeline.prices import FilePrice
+from xlocal.swe_pipeline.prices import FilePrice, Pricing
 from xlocal.swe_pipeline.repair import Patch, Regression, Results, Suite, repair
 from xlocal.swe_pipeline.reproduce import Reproduction, ScriptPair, compare_given, reproduce
 from xlocal.swe_pipeline.trajectory import FILE, Record, Step, Trajectory, cut_at, digest, phase
@@ -27,6 +28,7 @@ from xlocal.tracer.errors import AgentError, UsageError, XlocalError
 Variant = Literal["vanilla", "localizer", "full"]
 VARIANTS: tuple[Variant, ...] = ("vanilla", "localizer", "full")
 PATCH, RESULT = "patch.diff", "result.json"
+_NEED_ENCODER = ("paper", "embedding")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +120,7 @@ def solve(  # noqa: PLR0913 - one issue, where it is kept, and what it may use
     """
     name = parse_model(options.model)
     header = _header(checkout, options)
-    meter = _meter(name, options, ledger)
+    meter = Meter(options.limits, pricing=_pricing(name, options), batch=ledger)
     with _one_at_a_time(folder):
         record = _record(folder, header, resume=resume, step=step, say=say)
         recorded = record.steps if record is not None else ()
@@ -182,14 +184,30 @@ def replay(
         )
 
 
-def _meter(name: ModelName, options: Options, ledger: Ledger | None) -> Meter:
+def check_options(options: Options, *, batch_dollars: Decimal | None = None) -> None:
+    """Refuse what cannot work before anything is copied, run or paid for; nothing is asked of the model.
+
+    Raises UsageError for a limit in dollars on a model without a known price, a ranker without the encoder that it
+    needs, and a script that is no script; AgentError when the model's key or a package is missing.
+    """
+    name = parse_model(options.model)
+    _pricing(name, options, batch_dollars)
+    encoder = options.encoder
+    if options.ranker in _NEED_ENCODER and not (encoder and Path(encoder).is_dir()):
+        missing = f"--encoder {encoder}: is no folder" if encoder else f"--ranker {options.ranker} needs an encoder"
+        raise UsageError(f"{missing}; name the folder of one with --encoder DIR, since the sandbox has no network")
+    if not (name.kind == "scripted" and Path(name.name).is_dir()):  # such a folder has a file for each issue
+        open_model(name)
+
+
+def _pricing(name: ModelName, options: Options, batch_dollars: Decimal | None = None) -> Pricing | None:
     pricing = pricing_of(name, options.prices)
-    if options.limits.dollars is not None and pricing is None:
+    if pricing is None and (options.limits.dollars is not None or batch_dollars is not None):
         raise UsageError(
             f"--model {name.text}: its price is not known, so a limit in dollars cannot be held. Give its price with "
             "--prices FILE, or limit tokens instead (--budget none --tokens N)"
         )
-    return Meter(options.limits, pricing=pricing, batch=ledger)
+    return pricing
 
 
 def _run(  # noqa: PLR0913 - the parts of a run, put together here

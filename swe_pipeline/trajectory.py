@@ -76,10 +76,12 @@ def read_trajectory(file: Path) -> Record:
         try:
             rows.append(json.loads(line))
         except ValueError:
+            if not rows:
+                raise AgentError(f"{file}: is not a trajectory of xlocal") from None
             if number < len(lines) - 1:
                 raise AgentError(f"{file}: line {number + 1} is damaged") from None
             cut = True  # the writer was killed in the middle of it
-    if not rows or rows[0].get("format") != FORMAT:
+    if not rows or not isinstance(rows[0], dict) or rows[0].get("format") != FORMAT:
         raise AgentError(f"{file}: is not a trajectory of xlocal")
     if rows[0]["version"] > VERSION:
         raise AgentError(f"{file}: was written by a newer xlocal (version {rows[0]['version']}); upgrade")

@@ -82,7 +82,7 @@ class WorkCopy(LocalCheckout):
         """Take up the copy as it was made, whatever the user's work tree holds now. Raises UsageError without one."""
         marker = self.folder / "base"
         if not marker.is_file() or not self.tree.is_dir():
-            raise UsageError(f"{self.folder}: holds no copy of {self.original} any more; start a new run")
+            raise UsageError(f"{self.folder}: the copy of {self.original} is gone; start a new run")
         self.issue = dataclasses.replace(self.issue, base_commit=marker.read_text("utf-8").split()[-1])
 
     def _commit(self, changes: str) -> str:
@@ -111,11 +111,17 @@ def find_work_tree(repository: Path) -> Path:
         raise UsageError(f"--repo {repository}: no such folder")
     try:
         top = git(repository, "rev-parse", "--show-toplevel").rstrip("\n")
-        git(repository, "rev-parse", "--verify", "--quiet", "HEAD")
     except CheckoutError as error:
-        raise UsageError(
-            f"--repo {repository}: is not a git work tree with a commit ({str(error).rpartition(': ')[2]})"
-        ) from None
+        if "not a git repository" in str(error):
+            raise UsageError(
+                f"--repo {repository}: is in no git work tree; name the project's folder, or make it one (git init, "
+                "git add, git commit)"
+            ) from None
+        raise UsageError(f"--repo {repository}: {error}") from None
+    try:
+        git(repository, "rev-parse", "--verify", "--quiet", "HEAD")
+    except CheckoutError:
+        raise UsageError(f"--repo {repository}: has no commit yet; commit the project first") from None
     return Path(top)
 
 

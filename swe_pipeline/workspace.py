@@ -58,7 +58,7 @@ class Workspace:
             raise UsageError("agents need a checkout whose work tree is a folder of this machine")
         self.checkout = checkout
         self.tree = cast(HostTree, checkout).tree.resolve()
-        self._index = index
+        self._index = index.absolute()  # git resolves it against the work tree
         _exclude(self.tree)
 
     @property

@@ -1,15 +1,12 @@
-"""Whole runs: limits in every phase, models that misbehave, the commands, and a batch that is killed."""
+"""Whole runs: limits in every phase, models that misbehave, and a batch that is killed."""
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import json
 import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from decimal import Decimal
 
@@ -32,14 +29,9 @@ from agents import (
     needs_sandbox,
     write_script,
 )
-from click.testing import CliRunner
-from xlocal.swe_pipeline.github import fetch_issue
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.prices import FilePrice
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
-from xlocal.tracer.errors import UsageError
-
-from xlocal.cli import cli
 
 LOCALIZED = {"variant": "localizer"}
 PRICES = {"scripted": FilePrice(Decimal(3), Decimal(15), Decimal(3), Decimal(3))}
@@ -137,148 +129,6 @@ def test_a_circle_is_pointed_out(shop):
     # The model is told in its own conversation; the record keeps the plain answer.
     tools = [step for step in read_trajectory(shop.run / FILE).steps if step.kind == "tool" and step.phase == "repair"]
     assert [step.result for step in tools[:3]] == [tools[0].result] * 3
-
-
-# --- the commands
-
-
-def run_cli(*arguments, **more):
-    return CliRunner().invoke(cli, [str(argument) for argument in arguments], **more)
-
-
-@pytest.fixture
-def project(tmp_path, monkeypatch):
-    repository = make_repository(tmp_path / "shop")
-    (tmp_path / "issue.md").write_text(ISSUE)
-    monkeypatch.chdir(repository)
-    monkeypatch.delenv("XLOCAL_MODEL", raising=False)
-    return tmp_path
-
-
-@needs_sandbox
-def test_fix_prints_a_patch_that_git_applies_and_leaves_the_repository_alone(project):
-    model = write_script(project / "model.json", GOOD)
-    done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
-    assert done.exit_code == 0, done.stderr
-    assert git(project / "shop", "status", "--short") == ""
-    subprocess.run(["git", "apply", "-"], input=done.stdout, text=True, check=True)
-    assert "lstrip" in (project / "shop" / "shop" / "core.py").read_text()
-    assert "after:  reproduction 1/1, reference 1/1, validation 3/3, regression 1/1" in done.stderr
-    assert "cost: $0.0000" in done.stderr
-    assert "left" in done.stderr
-    shown = run_cli("trajectory", "show", project / "run")
-    assert "-> submit_patch" in shown.stdout
-    assert shown.stdout.startswith("issue=shop-")
-    only = run_cli("trajectory", "show", project / "run", "--phase", "judge", "--json").stdout.splitlines()
-    assert [json.loads(line)["phase"] for line in only] == ["judge"]
-    again = run_cli("trajectory", "replay", project / "run")
-    assert (again.exit_code, again.stdout) == (0, done.stdout), again.stderr
-
-
-@needs_sandbox
-def test_reproduce_goes_on_to_a_fix(project):
-    model = write_script(project / "model.json", GOOD)
-    done = run_cli("reproduce", "-", "--model", model, "--run", project / "run", input=ISSUE)
-    assert done.exit_code == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0] == str(project / "run" / "scripts" / "buggy.py")
-    assert "shop/core.py" in lines[2]
-    more = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run", "--resume", "--json")
-    assert more.exit_code == 0, more.stderr
-    assert json.loads(more.stdout)["green"] is True
-
-
-@needs_sandbox
-def test_fix_with_a_pair_and_in_a_default_folder(project):
-    model = write_script(project / "model.json", {**GOOD, "reproduce": []})
-    for name, text in (("buggy.py", REPRODUCE[1]["args"]["text"]), ("ref.py", REPRODUCE[2]["args"]["text"])):
-        (project / name).write_text(text)
-    pair = ("--pair", project / "buggy.py", project / "ref.py")
-    done = run_cli("fix", project / "issue.md", *pair, "--model", model, "--variant", "localizer")
-    assert done.exit_code == 0, done.stderr
-    (run,) = (project / "shop" / ".xlocal" / "runs").iterdir()
-    assert (run / "patch.diff").read_text() == done.stdout
-    assert git(project / "shop", "status", "--short") == ""
-
-
-@needs_sandbox
-def test_no_patch_exits_with_1(project):
-    model = write_script(project / "model.json", {**GOOD, "repair": [{"text": "no", "repeat": True}]})
-    done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "ended: gave up" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "name a model with --model"),
-        (("--model", "gpt"), "is not of the form"),
-        (("--model", "http://127.0.0.1:9/v1#m", "--budget", "$2"), "its price is not known"),
-        (("--model", "scripted:x", "--budget", "-1"), "is not more than 0"),
-        (("--model", "scripted:x", "--budget", "much"), "is not an amount"),
-        (("--model", "scripted:x", "--resume"), "--resume needs the folder"),
-        (("--model", "scripted:x", "--step", "3"), "--step needs --resume"),
-        (("--model", "scripted:x", "--repo", "/no/such"), "does not exist"),
-    ],
-)
-def test_wrong_usage_is_told_in_one_line(project, arguments, message):
-    done = run_cli("fix", project / "issue.md", *arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
-
-
-def test_an_empty_issue_is_refused(project):
-    done = run_cli("fix", "-", "--model", "scripted:x", input="  \n")
-    assert done.exit_code == 2
-    assert "holds no text" in done.stderr
-
-
-@contextlib.contextmanager
-def github(status, document):
-    """A server in the place of GitHub's."""
-    paths = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def log_message(self, *_):
-            """Quiet."""
-
-        def do_GET(self):
-            paths.append(self.path)
-            data = json.dumps(document).encode()
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(data)))
-            self.end_headers()
-            self.wfile.write(data)
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_address[1]}", paths
-        finally:
-            server.shutdown()
-            thread.join()
-
-
-def test_an_issue_is_read_by_its_address():
-    with github(200, {"title": "It breaks", "body": "When I do this\n"}) as (api, paths):
-        text = fetch_issue("https://github.com/pallets/click/issues/2682#issuecomment-1", api=api)
-    assert text == "It breaks\n\nWhen I do this\n"
-    assert paths == ["/repos/pallets/click/issues/2682"]
-
-
-@pytest.mark.parametrize(
-    ("address", "status", "message"),
-    [
-        ("https://github.com/pallets/click", 200, "is not the address of a GitHub issue"),
-        ("https://github.com/a/b/issues/1", 404, "says 404"),
-        ("https://github.com/a/b/issues/1", 403, "without GITHUB_TOKEN"),
-    ],
-)
-def test_an_issue_that_cannot_be_had_is_told(address, status, message):
-    with github(status, {"message": "no"}) as (api, _), pytest.raises(UsageError, match=message):
-        fetch_issue(address, api=api)
 
 
 # --- a batch

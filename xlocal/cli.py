@@ -31,6 +31,7 @@ from xlocal.settings import BACKENDS, RANKERS, Settings, load_settings
 from xlocal.swe_commands import swe
 from xlocal.swe_grading_commands import COMMANDS as GRADING_COMMANDS
 from xlocal.tracer.errors import XlocalError
+from xlocal.trajectory_commands import COMMANDS as TRAJECTORY_COMMANDS
 
 if TYPE_CHECKING:
     from xlocal.ranking.localize import Localization
@@ -405,7 +406,7 @@ def doctor(as_json: bool) -> None:
 cli.add_command(swe)
 for _command in GRADING_COMMANDS:
     swe.add_command(_command)
-for _command in (*REPORT_COMMANDS, *AGENT_COMMANDS, *INTEGRATION_COMMANDS):
+for _command in (*REPORT_COMMANDS, *AGENT_COMMANDS, *TRAJECTORY_COMMANDS, *INTEGRATION_COMMANDS):
     cli.add_command(_command)
 for _command in AGENT_SWE_COMMANDS:
     swe.add_command(_command)

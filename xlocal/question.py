@@ -185,17 +185,17 @@ def _source_changed(paths: tuple[str, ...]) -> Warned:
     return Warned("source-changed", text)
 
 
-def read_issue(source: str) -> tuple[str | None, tuple[Warned, ...]]:
+def read_issue(source: str, *, option: str = "--issue") -> tuple[str | None, tuple[Warned, ...]]:
     """The text of an issue from a file, or from standard input for `-`; None when it is empty.
 
     Text beyond a million bytes is cut and bytes that are not UTF-8 are replaced, each with a warning. Raises
-    UsageError when the file cannot be read.
+    UsageError, naming `option`, when the file cannot be read.
     """
     name = "standard input" if source == "-" else source
     try:
         data = sys.stdin.buffer.read(ISSUE_LIMIT + 1) if source == "-" else _read_start(Path(source))
     except OSError as error:
-        raise UsageError(f"--issue {name}: cannot be read: {error.strerror}") from None
+        raise UsageError(f"{option} {name}: cannot be read: {error.strerror}") from None
     warnings = []
     if len(data) > ISSUE_LIMIT:
         data = data[:ISSUE_LIMIT]
