@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xlocal.swe_pipeline.engines import Answer, Call, Key
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.tracer.errors import CheckoutError, MissingError, UsageError
 
@@ -70,6 +71,28 @@ class NotedJob:
         line = json.dumps([self.instance, self.step, what, os.getpid()]) + "\n"
         with self.journal.open("a") as file:
             file.write(line)
+
+
+class Inline:
+    """An engine whose jobs run in this process, one after another: what a test replaced is replaced in them, too."""
+
+    workers = 1
+
+    def __init__(self, workers: int = 1) -> None:
+        self._ended: list[tuple[Key, Answer]] = []
+
+    def describe(self) -> Mapping[str, Any]:
+        return {"name": "inline"}
+
+    def start(self, key: Key, call: Call) -> None:
+        self._ended.append((key, call()))
+
+    def finished(self, timeout: float) -> list[tuple[Key, Answer]]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def close(self) -> None:
+        pass
 
 
 def journal(file: Path) -> list[list[Any]]:

@@ -21,6 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from containers import FakeEngine
 from xlocal.swe_pipeline import checkout as checkouts
 from xlocal.swe_pipeline import environments
 from xlocal.swe_pipeline.batch import run_batch
@@ -610,62 +611,6 @@ def test_interpreters_are_found_by_version(interpreters):
 
 
 # Containers
-
-
-class FakeContainer:
-    """Executes commands for real, on this machine, in the folder that stands for /testbed."""
-
-    def __init__(self, testbed: Path, options: dict) -> None:
-        self.testbed = testbed
-        self.options = options
-        self.removed = False
-        self.commands: list[list[str]] = []
-
-    def exec_run(self, command, *, workdir, environment, demux):
-        assert demux
-        self.commands.append(command)
-        if command == ["sh", "-c", "kill -9 -1"]:
-            return 0, (None, None)  # as written, it would end this test and everything else
-        env = {**os.environ, **environment, "PATH": os.environ["PATH"], "HOME": str(self.testbed.parent)}
-        cwd = str(workdir).replace("/testbed", str(self.testbed))
-        words = [word.replace("/testbed", str(self.testbed)) for word in command]
-        done = subprocess.run(words, cwd=cwd, env=env, capture_output=True, check=False)
-        return done.returncode, (done.stdout or None, done.stderr or None)
-
-    def put_archive(self, path, data):
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            archive.extractall(path, filter="data")
-        return True
-
-    def remove(self, *, force):
-        assert force
-        self.removed = True
-
-
-class FakeEngine:
-    """Stands in for docker.DockerClient: knows the images given, pulls others, makes FakeContainers."""
-
-    def __init__(self, testbed: Path, *, present: tuple[str, ...] = ()) -> None:
-        self.testbed = testbed
-        self.present = list(present)
-        self.pulled: list[str] = []
-        self.made: list[FakeContainer] = []
-        self.images = types.SimpleNamespace(get=self._get, pull=self._pull)
-        self.containers = types.SimpleNamespace(run=self._run)
-
-    def _get(self, image):
-        import docker
-
-        if image not in self.present:
-            raise docker.errors.ImageNotFound(f"no such image: {image}")
-
-    def _pull(self, image):
-        self.pulled.append(image)
-
-    def _run(self, image, command, **options):
-        container = FakeContainer(self.testbed, {"image": image, "command": command, **options})
-        self.made.append(container)
-        return container
 
 
 @pytest.fixture

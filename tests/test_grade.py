@@ -8,7 +8,9 @@ import subprocess
 import sys
 
 import pytest
+from batches import Inline
 from click.testing import CliRunner
+from containers import FakeEngine
 from xlocal.swe_pipeline import official as ours
 from xlocal.swe_pipeline.checkout import LocalCheckout, Run, Workplace
 from xlocal.swe_pipeline.grade import Calibration, calibrate, evaluate, grade, judge, read_log
@@ -516,3 +518,107 @@ def test_a_report_is_printed_with_its_label_and_rates(tmp_path):
     assert "not comparable with the leaderboard" in result.stdout
     assert "resolved, official rule, of all instances" in result.stdout
     assert json.loads(xlocal("report", file, "--json").stdout)["empty_patch_ids"] == ["a"]
+
+
+# Containers: the whole way, with an engine that stands in for Docker's
+
+
+@pytest.fixture
+def containers(bench, tmp_path, monkeypatch):
+    """The engine that DOCKER_HOST would name; its image holds the shop, and a commit of its installation on top."""
+    pytest.importorskip("docker", reason="containers are an extra: pip install 'xlocal[docker]'")
+    testbed = tmp_path / "images" / "testbed"
+    git(tmp_path, "clone", "--quiet", str(bench.tree), str(testbed))
+    (testbed / "setup.cfg").write_text("[installed]\n")
+    git(testbed, "add", ".")
+    git(testbed, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "--quiet", "-m", "installation")
+    engine = FakeEngine(testbed, copies=True)
+    monkeypatch.setattr("xlocal.swe_pipeline.container._engine_of_environment", lambda: engine)
+    monkeypatch.setattr("xlocal.swe_pipeline.engines.LocalEngine", Inline)
+    # The test runner's own settings are not the container's.
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    return engine
+
+
+def test_validation_in_containers(dataset, containers, swebench, tmp_path):
+    arguments = ("validate", "--dataset", dataset, "--root", tmp_path / "root", "--backend", "docker")
+    result = xlocal(*arguments)
+    assert result.exit_code == 0, result.output
+    assert "gold resolves, empty does not (fail-to-pass 1/1, pass-to-pass 2/2 behave)" in result.stdout
+    (container,) = containers.made
+    assert container.removed
+    assert container.options["image"] == "swebench/sweb.eval.x86_64.shop_1776_shop-1:latest"
+    assert container.options["network_disabled"] is True
+    assert sum("pytest" in " ".join(command) for command in container.commands) == 2
+    assert "test_empty" in (tmp_path / "root" / "shop__shop-1" / "calibration" / "gold.txt").read_text()
+    # A second time nothing runs, and where tests run is part of what a folder holds.
+    assert xlocal(*arguments).stdout == result.stdout
+    assert len(containers.made) == 1
+    local = xlocal(*arguments[:-1], "local")
+    assert (local.exit_code, "holds a run with the steps validate" in local.stderr) == (2, True)
+
+
+@pytest.mark.usefixtures("swebench")
+@pytest.mark.parametrize(
+    ("patch", "want"),
+    [
+        ("gold", (0, 1, True)),
+        ("", (0, 0, False)),
+        ("not a diff", (0, 0, False)),
+        ("--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n", (0, 0, False)),
+    ],
+)
+def test_grading_in_containers(dataset, containers, gold, tmp_path, patch, want):
+    text = gold.patch if patch == "gold" else patch
+    predictions = write(tmp_path, [row(gold.id, model_patch=text)])
+    arguments = ("--dataset", dataset, "--root", tmp_path / "root", "--out", tmp_path / "out", "--backend", "docker")
+    result = xlocal("grade", predictions, "--run-id", "r", *arguments)
+    report = json.loads((tmp_path / "out" / "lab__model.r.json").read_text())
+    folder = tmp_path / "out" / "logs" / "run_evaluation" / "r" / "lab__model" / gold.id
+    found = (result.exit_code, report["resolved_instances"], (folder / "report.json").exists())
+    assert found == want, result.output
+    assert report["xlocal"] == {
+        **report["xlocal"],
+        "label": "the benchmark's images, run by xlocal",
+        "comparable": True,
+    }
+    assert report["xlocal"]["rates"]["practical"] == {"resolved": want[1], "n": 1}
+    assert all(container.removed for container in containers.made)
+    # Nothing of a patch stays in the image.
+    assert git(containers.testbed, "status", "--porcelain") == ""
+
+
+def test_an_engine_that_fails_once_is_asked_again(dataset, containers, gold, swebench, tmp_path):
+    predictions = write(tmp_path, [row(gold.id, model_patch=gold.patch)])
+    arguments = ("--dataset", dataset, "--root", tmp_path / "root", "--out", tmp_path / "out", "--backend", "docker")
+    containers.down = 1
+    result = xlocal("grade", predictions, "--run-id", "r", *arguments, "--retries", "0")
+    assert result.exit_code == 4
+    complaint = f"{gold.id}: not graded: swebench/sweb.eval.x86_64.shop_1776_shop-1:latest: the Docker engine"
+    assert [line for line in result.stderr.splitlines() if line.startswith(complaint)] != []
+    assert result.stderr.splitlines()[-1].endswith("says: the engine is restarting")
+    containers.down = 1
+    result = xlocal("grade", predictions, "--run-id", "r", *arguments, "--retries", "1")
+    assert result.exit_code == 0, result.output
+    assert json.loads((tmp_path / "out" / "lab__model.r.json").read_text())["resolved_ids"] == [gold.id]
+
+
+def test_a_patch_is_made_in_a_container(dataset, containers, gold, tmp_path):
+    """`xlocal swe run`: the model edits a copy here, its commands run over there."""
+    pytest.importorskip("pydantic_ai", reason="agents are an extra: pip install 'xlocal[agents]'")
+    old, new = "    return sum(prices)", FIX.rstrip("\n")
+    turns = [
+        {"tool": "bash", "args": {"command": "python -m pytest -q tests; pwd"}},
+        {"tool": "edit", "args": {"path": "shop/prices.py", "old": old, "new": new}},
+        {"tool": "submit_patch", "args": {"cause": "nothing sums to 0", "function": "shop/prices.py::total"}},
+    ]
+    (tmp_path / "turns.json").write_text(json.dumps({"repair": turns}))
+    model = ("--model", f"scripted:{tmp_path / 'turns.json'}", "--variant", "vanilla", "--budget", "none")
+    where = ("--dataset", dataset, "--mirrors", tmp_path / "mirrors", "--root", tmp_path / "root")
+    result = xlocal("run", *where, "--out", tmp_path / "out", "--backend", "docker", *model)
+    assert result.exit_code == 0, result.output
+    (line,) = (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()
+    assert json.loads(line)["model_patch"] == gold.patch
+    (container,) = containers.made
+    assert container.removed
+    assert any("pytest -q tests" in word for command in container.commands for word in command)
