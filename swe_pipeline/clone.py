@@ -83,7 +83,8 @@ def _fetch(issue: Issue, tree: Path, source: str, commit: str) -> None:
         if not _git([*fetch, since, source, commit]).returncode:
             return
         # Not every server, and not every history, knows how to be cut by date.
-    done = _git([*fetch, source, commit])
+    # A source that is itself cut short keeps its own beginning.
+    done = _git([*fetch, "--update-shallow", source, commit])
     if done.returncode:
         said = done.stderr.strip().splitlines() or [f"exit status {done.returncode}"]
         # The first complaint is the cause, such as an object that an incomplete mirror lacks.

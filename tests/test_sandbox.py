@@ -97,11 +97,11 @@ def test_secrets_of_the_environment_stay_outside(box, monkeypatch):
 
 
 def test_other_processes_are_out_of_reach_and_nothing_outlives_a_command(box):
-    run = bash(box, f"kill -9 {os.getpid()}; ls /proc | grep -c '^[0-9]'; (sleep 600 &) ; echo started")
+    run = bash(box, f"kill -9 {os.getpid()}; ls /proc | grep -c '^[0-9]'; (sleep 600.{os.getpid()} &) ; echo started")
     assert "started" in run.log
     assert run.seconds < 20
     assert os.getpid()
-    left = subprocess.run(["pgrep", "-f", "sleep 600"], capture_output=True, text=True, check=False)
+    left = subprocess.run(["pgrep", "-f", f"sleep 600[.]{os.getpid()}"], capture_output=True, text=True, check=False)
     assert left.stdout == ""
 
 
@@ -249,6 +249,19 @@ def test_a_copy_holds_uncommitted_work_and_leaves_the_original_alone(tmp_path):
     assert "+changed = 1" in uncommitted(repository)
     again = WorkCopy(ISSUE, repository=repository, folder=tmp_path / "work", python=sys.executable)
     assert (again.prepare(), again.issue.base_commit) == (False, copy.issue.base_commit)
+
+
+def test_a_shallow_clone_can_be_copied(tmp_path):
+    full = make_repository(tmp_path / "shop")
+    for number in range(3):
+        (full / "more.txt").write_text(str(number))
+        git(full, "add", ".")
+        # Older than the year of history that is wanted, and younger.
+        git(full, "commit", "-q", "-m", f"more {number}", "--date", f"{2020 + number}-01-01T00:00:00Z")
+    git(tmp_path, "clone", "-q", "--depth", "2", full.as_uri(), "shallow")
+    copy = copy_of(tmp_path / "shallow", tmp_path / "copy")
+    assert (copy.tree / "more.txt").read_text() == "2"
+    assert len(git(copy.tree, "rev-list", "HEAD").split()) == 2
 
 
 def test_built_files_come_along_and_environments_do_not(tmp_path):
