@@ -7,12 +7,15 @@ its own; a machine imports the same xlocal.
 from __future__ import annotations
 
 import contextlib
+import socket
 import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from xlocal.swe_pipeline.engines import Answer, Call, Key
 from xlocal.tracer.errors import UsageError
+
+_ANSWER_SECONDS = 10.0
 
 
 class _Located(NamedTuple):
@@ -26,6 +29,18 @@ def _run(call: Call) -> _Located:
     import ray
 
     return _Located(call(), ray.get_runtime_context().get_node_id())
+
+
+def _check_reachable(address: str | None) -> None:
+    """Raise UsageError when nothing listens at HOST:PORT: Ray itself would wait for minutes, and talk meanwhile."""
+    host, _, port = (address or "").removeprefix("ray://").rpartition(":")
+    if not (host and port.isdigit()):
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"--ray-address {address}: no cluster answers there: {reason}") from None
 
 
 class RayEngine:
@@ -43,6 +58,7 @@ class RayEngine:
             raise UsageError("--engine ray needs the package ray: pip install 'xlocal[ray]'") from None
         self._owner = not ray.is_initialized()
         if self._owner:
+            _check_reachable(address)
             try:
                 ray.init(address=address, log_to_driver=False, logging_level="ERROR", include_dashboard=False)
             except (ConnectionError, RuntimeError, ValueError) as error:

@@ -238,7 +238,7 @@ def test_progress_is_a_table_on_a_terminal_and_lines_elsewhere(tmp_path, notes):
         )
     lines = plain.file.getvalue().splitlines()
     assert len(lines) == 3
-    assert any(line.endswith("shop__shop-1 one: failed, this cannot work") for line in lines)
+    assert any(line.endswith("shop__shop-1 one: failed before, this cannot work") for line in lines)
 
 
 def test_a_live_table_follows_the_run(tmp_path, notes):
@@ -356,6 +356,27 @@ def test_a_node_that_is_killed_in_mid_run_costs_nothing_and_nothing_is_done_twic
     starts = sum(row[2] == "start" for row in journal(notes))
     assert starts == 12 + again
     assert again == 1
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:9", "no cluster answers there: Connection refused"),
+        ("127.0.0.1:99999", "no cluster answers there"),
+        ("ray://127.0.0.1:9", "no cluster answers there: Connection refused"),
+        ("nonsense", "no cluster: "),
+        ("auto", "no cluster: "),
+    ],
+)
+def test_a_cluster_that_is_not_there_is_told_at_once(address, why):
+    pytest.importorskip("ray", reason="the engine for many machines needs the extra ray")
+    from xlocal.swe_pipeline.ray_engine import RayEngine
+
+    started = time.monotonic()
+    with pytest.raises(UsageError, match=f"--ray-address {address}: {why}") as caught:
+        RayEngine(address=address)
+    assert "\n" not in str(caught.value)
+    assert time.monotonic() - started < 60
 
 
 def test_ray_is_an_extra(monkeypatch):

@@ -209,6 +209,22 @@ def test_two_runs_in_one_root_are_refused(place, tmp_path):
     )
 
 
+@pytest.mark.slow
+def test_localize_on_a_cluster_goes_on_here(place, tmp_path):
+    """A cluster of this machine traces one instance; the local engine goes on with the other."""
+    pytest.importorskip("ray", reason="the engine for many machines needs the extra ray")
+    root = Path(os.path.relpath(tmp_path / "root", place))
+    arguments = ("localize", "--pairs", "pairs", "--repeat", "1")
+    done = swe(place, root, *arguments, "--engine", "ray", "--instances", "owner__toy-1")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split()[:2] == ["owner__toy-1", "toy/__init__.py::value"]
+    assert json.loads((tmp_path / "root" / "localize" / "run.json").read_text())["engine"]["name"] == "ray"
+    done = swe(place, root, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "owner__toy-1 localize: done before" in done.stderr
+    assert "owner__toy-2 localize: done, " in done.stderr
+
+
 @pytest.mark.parametrize("name", ["prepare", "localize", "validate", "grade", "run"])
 def test_every_batch_runs_on_many_machines_or_says_what_that_needs(place, tmp_path, name):
     """Ray is hidden, as where it is not installed."""

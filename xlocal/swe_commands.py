@@ -103,7 +103,7 @@ def localize(pairs: Path, ranker: str, timeout: float, repeat: int, *, as_json: 
     _, issues = there.chosen(default=_paired(pairs))
     printed = _Printed("localize", row_of, text, as_json)
     workplace = there.workplace()
-    step = LocalizeStep(pairs, workplace, ranker, timeout, repeat)
+    step = LocalizeStep(pairs.absolute(), workplace, ranker, timeout, repeat)
     told = there.told(pairs=pairs, ranker=ranker, timeout=timeout, repeat=repeat)
     steps: list[Step] = [PrepareStep(workplace, anew=True), step]
     way.run(issues, steps, folder=there.root / "localize", arguments=told, told=printed.told)

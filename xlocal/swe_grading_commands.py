@@ -164,7 +164,7 @@ def grade(
     step = GradeStep(
         there.workplace(),
         dataset.gold,
-        out,
+        out.absolute(),
         run_id,
         predictions=found,
         timeout=timeout,

@@ -123,11 +123,12 @@ class Where:
         return data, data.select(read_instances(self.instances or default))
 
     def workplace(self) -> Workplace:
-        """Where checkouts are."""
+        """Where checkouts are; absolute, since the workers of a cluster stand in folders of their own."""
         from xlocal.demo import cache_folder
         from xlocal.swe_pipeline.checkout import Workplace
 
-        return Workplace(self.root, self.cache or cache_folder() / "swe", self.mirrors)
+        mirrors = self.mirrors.absolute() if self.mirrors is not None else None
+        return Workplace(self.root.absolute(), (self.cache or cache_folder() / "swe").absolute(), mirrors)
 
     def told(self, **more: Any) -> dict[str, str]:
         """For the manifest of a batch: these options and others, less those not given."""
@@ -174,7 +175,7 @@ class How:
             return run_batch(
                 issues,
                 steps,
-                folder=folder,
+                folder=folder.absolute(),
                 engine=engine,
                 options=Options(retries=self.retries, again=self.again),
                 arguments=arguments,
