@@ -232,9 +232,8 @@ class LocalCheckout:
             git(self.tree, "apply", "--whitespace=nowarn", "-", stdin=text)
         except CheckoutError as refused:
             if not self._patch(text, "--dry-run"):
-                raise PatchError(
-                    f"{self.issue.id}: the patch does not apply: {str(refused).rpartition(': ')[2]}"
-                ) from None
+                reason = str(refused).partition(": git apply: ")[2].removeprefix("error: ")
+                raise PatchError(f"{self.issue.id}: the patch does not apply: {reason}") from None
             self._patch(text)
 
     def _patch(self, text: str, *options: str) -> bool:

@@ -175,7 +175,7 @@ class DockerCheckout:
             fuzzy = ["patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch", "--reject-file=-", "-i", file]
             if self._execute([*fuzzy, "--dry-run"])[0]:
                 reason = said.decode("utf-8", "replace").strip().splitlines() or ["refused"]
-                raise PatchError(f"{self.issue.id}: the patch does not apply: {reason[-1]}")
+                raise PatchError(f"{self.issue.id}: the patch does not apply: {reason[-1].removeprefix('error: ')}")
             self._execute(fuzzy)
         self._execute(["rm", "-f", file])
 

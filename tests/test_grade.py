@@ -503,6 +503,24 @@ def test_wrong_predictions_end_each_command_in_one_line(dataset, tmp_path):
     assert (result.exit_code, "did you mean shop__shop-1?" in result.stderr) == (2, True)
 
 
+@pytest.mark.usefixtures("swebench")
+@pytest.mark.parametrize(
+    ("patch", "why"),
+    [
+        (
+            "--- a/x.py\n+++ b/x.py\n@@ -1,2 +1,2 @@\n-a\n+b\n c\n",
+            "the patch does not apply: x.py: No such file or directory",
+        ),
+        ("--- a/../x\n+++ b/../x\n@@ -0,0 +1 @@\n+x\n", "the patch touches ../x, which is not a file of the work tree"),
+    ],
+)
+def test_a_patch_that_cannot_be_is_a_line_of_grading(dataset, containers, gold, tmp_path, patch, why):
+    predictions = write(tmp_path, [row(gold.id, model_patch=patch)])
+    arguments = ("--dataset", dataset, "--root", tmp_path, "--out", tmp_path, "--backend", "docker", "--no-calibrate")
+    result = xlocal("grade", predictions, "--run-id", "r", *arguments)
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"{gold.id}: not resolved: {why}")
+
+
 def test_a_mirror_that_is_missing_is_told_and_nothing_is_tried_again(dataset, tmp_path):
     (tmp_path / "none").mkdir()
     result = xlocal("validate", "--dataset", dataset, "--mirrors", tmp_path / "none", "--root", tmp_path / "root")

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -195,6 +196,49 @@ def test_localize_puts_the_work_tree_back_first(place, tmp_path):
     assert code.read_text() == CODE
     table = json.loads((root / "localization.json").read_text())
     assert table["instances"][0]["suspects"][0] == "toy/__init__.py::value"
+
+
+@pytest.mark.parametrize("name", ["prepare", "localize", "validate"])
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"base_commit": "f" * 40}, "owner__toy.git: commit ffffffffffffffffffffffffffffffffffffffff is not in it;"),
+        ({"setup": {"python": "3.5"}}, "no Python 3.5 here; install one, for example with: uv python install 3.5"),
+        ({"setup": {"pythn": "3.5"}}, "owner__toy-1: setup: unknown key 'pythn'; known: "),
+        ({"repo": "owner/none"}, "owner__none.git: no such mirror; make one with: git clone --bare URL "),
+    ],
+)
+def test_an_instance_that_cannot_be_had_is_a_line_in_every_batch(place, tmp_path, name, change, reason):
+    row = json.loads((place / "graded.jsonl").read_text().splitlines()[0])
+    (tmp_path / "one.jsonl").write_text(json.dumps({**row, **change}) + "\n")
+    more = ["--pairs", str(place / "pairs"), "--instances", "owner__toy-1"] if name == "localize" else []
+    done = swe(place, tmp_path / "root", name, "--dataset", str(tmp_path / "one.jsonl"), *more)
+    assert done.returncode == 4
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("owner__toy-1")]
+    assert reason.removeprefix("owner__toy-1: ") in line
+    # On stderr, the line of the step, and at most the sum.
+    assert reason in done.stderr.splitlines()[0]
+    assert len(done.stderr.splitlines()) <= 2
+
+
+def test_an_interrupt_ends_a_batch_in_one_line(place, tmp_path):
+    root, pairs = tmp_path / "root", tmp_path / "pairs" / "owner__toy-1"
+    pairs.mkdir(parents=True)
+    (pairs / "buggy.py").write_text(f"open({str(tmp_path / 'there')!r}, 'w')\nimport time\ntime.sleep(600)\n")
+    (pairs / "reference.py").write_text("print(1)\n")
+    words = command(place, root, "localize", "--pairs", str(pairs.parent))
+    process = subprocess.Popen(words, cwd=place, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if (tmp_path / "there").exists():
+            break
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, said = process.communicate(timeout=60)
+    assert (process.returncode, out) == (130, "")
+    assert said.splitlines()[-1].startswith("xlocal: interrupted")
+    assert "Traceback" not in said
+    assert json.loads((root / "localize" / "run.json").read_text())["state"] == "interrupted"
+    assert not (root / "owner__toy-1" / "session").exists()
 
 
 def test_two_runs_in_one_root_are_refused(place, tmp_path):

@@ -130,7 +130,8 @@ class _Printed:
         self._errors.update(errors_of([outcome]))
         if outcome.step == self._step:
             row = self.rows[outcome.instance] = self._row(outcome, self._errors.get(outcome.instance))
-            self._out.add(json.dumps(row) if self._json else f"{row['id']:34} {row['error'] or self._text(row)}")
+            text = self._text(row) if row["error"] is None else row["error"].removeprefix(f"{row['id']}: ")
+            self._out.add(json.dumps(row) if self._json else f"{row['id']:34} {text}")
 
     def end(self, what: str, issues: Sequence[Issue], root: Path) -> NoReturn:
         """Say how many are `what`, and end with the exit code for that."""

@@ -148,7 +148,8 @@ def grade(
     """Grade the patches in PREDICTIONS (.json or .jsonl, as for the benchmark's harness).
 
     Leaves the harness's files: OUT/logs/run_evaluation/RUN_ID/MODEL/INSTANCE/ and OUT/MODEL.RUN_ID.json. What was
-    graded in the same run is not graded again. Exits with 4 when a prediction could not be graded.
+    graded in the same run is not graded again. A patch that does not apply, reaches outside the work tree or whose
+    tests take too long does not resolve; a line says so. Exits with 4 when a prediction could not be graded.
     """
     from xlocal.swe_pipeline.grade import LOGS
     from xlocal.swe_pipeline.predictions import load_predictions
@@ -178,6 +179,9 @@ def grade(
     verdicts = _verdicts(outcomes)
     report = write_run_report(out, run_id, found, verdicts, instances=[issue.id for issue in issues], backend=backend)
     _print_report(report, as_json)
+    for name, verdict in verdicts.items():
+        if verdict.patch_exists and verdict.problem:
+            click.echo(f"{name}: not resolved: {verdict.problem.removeprefix(f'{name}: ')}", err=True)
     for outcome in outcomes:
         if outcome.error:
             click.echo(f"{outcome.instance}: not graded: {outcome.error}", err=True)
