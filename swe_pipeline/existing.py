@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from xlocal.swe_pipeline.checkout import Checkout
-from xlocal.swe_pipeline.regression import choose_tests, regression_command, run_tests
+from xlocal.swe_pipeline.covering import Choice, choose_by_coverage
+from xlocal.swe_pipeline.regression import regression_command, run_tests
 from xlocal.swe_pipeline.specs import Spec, spec_of
 from xlocal.tracer.calltree import Function
 
@@ -27,9 +28,9 @@ class ExistingTests:
     files: int = 3
     seconds: float = 300.0
 
-    def choose(self, checkout: Checkout, places: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-        """Test files for functions (path, qualname), the nearest first."""
-        return choose_tests(checkout, [Function(*place) for place in places], limit=self.files)
+    def choose(self, checkout: Checkout, places: Sequence[tuple[str, str]]) -> Choice:
+        """Test files for functions (path, qualname), the nearest first, by what their tests execute at the base."""
+        return choose_by_coverage(checkout, [Function(*place) for place in places], limit=self.files)
 
     def run(self, checkout: Checkout, files: Sequence[str]) -> Mapping[str, bool]:
         """The tests in some files by name, and whether each passes; skipped ones are left out."""

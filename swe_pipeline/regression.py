@@ -57,6 +57,19 @@ def choose_tests(checkout: Checkout, functions: Iterable[Function], *, limit: in
     return tuple(ranked[:limit])
 
 
+def importing(checkout: Checkout, functions: Iterable[Function]) -> tuple[str, ...]:
+    """The test files of the base commit that write the dotted name of a module of some functions, such as an import.
+
+    Those that write the most of them come first. Raises CheckoutError when git cannot answer.
+    """
+    counts: defaultdict[str, int] = defaultdict(int)
+    for module in sorted({function.path for function in functions}):
+        dotted = re.sub(r"^(?:src|lib)/|(?:/__init__)?\.py$", "", module).replace("/", ".")
+        for path in _mentioning(checkout, dotted):
+            counts[path] += is_test_file(path)
+    return tuple(sorted((path for path in counts if counts[path]), key=lambda path: (-counts[path], path)))
+
+
 def is_test_file(path: str) -> bool:
     """Whether a path names a Python file of tests by the usual customs."""
     parts = PurePosixPath(path).parts

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from pydantic import BaseModel, Field
@@ -14,6 +14,7 @@ from xlocal.swe_pipeline.agent import Assistant, GaveUp, Rejected, as_data, prom
 from xlocal.swe_pipeline.augment import ValidationTest
 from xlocal.swe_pipeline.checkout import Checkout
 from xlocal.swe_pipeline.conversation import Task, Tool
+from xlocal.swe_pipeline.covering import Choice
 from xlocal.swe_pipeline.leads import Lead, Leads, TreeScope, is_test
 from xlocal.swe_pipeline.limits import LimitReached
 from xlocal.swe_pipeline.patches import check_paths, touched_paths
@@ -33,8 +34,8 @@ _LITTER = (".orig", ".rej", ".pyc", ".log", ".swp", ".bak", ".tmp")
 class Regression(Protocol):
     """Existing tests near to the suspects, chosen at the base commit alone."""
 
-    def choose(self, checkout: Checkout, places: Sequence[tuple[str, str]]) -> tuple[str, ...]:
-        """Test files for functions (path, qualname), the nearest first."""
+    def choose(self, checkout: Checkout, places: Sequence[tuple[str, str]]) -> Choice:
+        """Test files for functions (path, qualname), the nearest first, and how they were chosen."""
         ...
 
     def run(self, checkout: Checkout, files: Sequence[str]) -> Mapping[str, bool]:
@@ -107,14 +108,15 @@ class Patch:
 
 @dataclass
 class Suite:
-    """The tests that judge a patch. `chosen` are files of existing tests; of those, the tests that passed at the base
-    commit (`passing`) count.
+    """The tests that judge a patch. `chosen` are files of existing tests, and `how` tells why those; of them, the tests
+    that passed at the base commit (`passing`) count.
     """
 
     pair: ScriptPair | None = None
     validation: tuple[ValidationTest, ...] = ()
     regression: Regression | None = None
     chosen: tuple[str, ...] = ()
+    how: str = ""
     passing: frozenset[str] = field(default_factory=frozenset)
 
 
@@ -131,17 +133,18 @@ class PatchReady(BaseModel):
 def baseline(assistant: Assistant, suite: Suite, leads: Leads) -> Results:
     """Run all tests before any repair, and fix which regression tests count."""
     if suite.regression is not None:
-        places = [(lead.path, lead.qualname) for lead in leads.leads[:20]]
-        chosen = assistant.execute(
+        checkout, places = assistant.workspace.checkout, [(lead.path, lead.qualname) for lead in leads.leads[:20]]
+        choice = assistant.execute(
             {"choose tests near": [f"{path}::{qualname}" for path, qualname in places]},
-            lambda: list(_regression(suite).choose(assistant.workspace.checkout, places)),
+            lambda: _undisturbed(assistant, lambda: asdict(_regression(suite).choose(checkout, places))),
         )
-        suite.chosen = tuple(chosen)
+        chosen = suite.chosen = tuple(choice["files"])
         outcome = _run_regression(assistant, suite, suite.chosen, "before")
         suite.passing = frozenset(name for name, passed in outcome.items() if passed)
         # A file that took too long, or none of whose tests passed, would only cost time again and again.
         useful = {name.partition("::")[0] for name in suite.passing}
         suite.chosen = tuple(file for file in chosen if file in useful) or suite.chosen
+        suite.how = choice["how"] if suite.passing or not chosen else f"{choice['how']}; none of them passes here"
     return run_suite(assistant, suite, what="before", known=suite.passing)
 
 
@@ -156,9 +159,19 @@ def _run_regression(assistant: Assistant, suite: Suite, files: Sequence[str], wh
         return {}
     outcome: Mapping[str, bool] = assistant.execute(
         {"regression tests": list(files), "what": what},
-        lambda: dict(_regression(suite).run(assistant.workspace.checkout, files)),
+        lambda: _undisturbed(assistant, lambda: dict(_regression(suite).run(assistant.workspace.checkout, files))),
     )
     return outcome
+
+
+def _undisturbed(assistant: Assistant, work: Callable[[], Any]) -> Any:
+    """What `work` returns, with the work tree put back: what tests leave behind must not get into a patch."""
+    workspace = assistant.workspace
+    before = workspace.snapshot()
+    result = work()
+    if workspace.snapshot().digest() != before.digest():
+        workspace.restore(before)
+    return result
 
 
 def run_suite(assistant: Assistant, suite: Suite, *, what: str, known: frozenset[str] | None = None) -> Results:
@@ -373,7 +386,7 @@ class _Tries:
             kind = "reproduction" if name == "buggy.py" else "reference" if name.startswith("ref") else "validation"
             checks.append(Check(kind, name, run.exit_status == 0, describe(run)))
         if suite.passing:
-            seen = _regression(suite).run(workspace.checkout, suite.chosen)
+            seen = _undisturbed(self._assistant, lambda: _regression(suite).run(workspace.checkout, suite.chosen))
             checks += [Check("regression", name, bool(seen.get(name))) for name in sorted(suite.passing)]
         return Results(tuple(checks))
 

@@ -56,7 +56,10 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What came out of one issue; `patch` is None when the work ended before any repair; `ended` says why."""
+    """What came out of one issue; `patch` is None when the work ended before any repair; `ended` says why.
+
+    `existing` are the files of existing tests that judged it, `chosen_how` tells why those.
+    """
 
     issue_id: str
     model: str
@@ -67,6 +70,8 @@ class Solution:
     dropped: tuple[Dropped, ...] = ()
     before: Results | None = None
     patch: Patch | None = None
+    existing: tuple[str, ...] = ()
+    chosen_how: str = ""
     differences: tuple[str, ...] = ()
 
     @property
@@ -93,6 +98,7 @@ class Solution:
             "localization": found.leads.as_json() if found is not None else None,
             "validation": [asdict(test) for test in self.tests],
             "dropped": [asdict(test) for test in self.dropped],
+            "existing": {"files": list(self.existing), "how": self.chosen_how},
             "before": self.before.summary() if self.before is not None else None,
             "after": self.patch.results.summary() if self.patch is not None else None,
             "left_out": list(self.patch.left_out) if self.patch is not None else [],
@@ -266,6 +272,7 @@ class _Work:
         self._dropped: tuple[Dropped, ...] = ()
         self._before: Results | None = None
         self._patch: Patch | None = None
+        self._suite = Suite()
 
     def do(self) -> str:
         """All phases of the variant; returns how the repair ended."""
@@ -279,7 +286,7 @@ class _Work:
         if options.variant == "full" and found is not None and found.pair is not None:
             with phase(assistant.trajectory, "augment"):
                 self._tests, self._dropped = augment(assistant, self._statement, found.pair, found.leads)
-        suite = Suite(
+        self._suite = Suite(
             pair=found.pair if found is not None else None, validation=self._tests, regression=self._regression
         )
         with phase(assistant.trajectory, "repair"):
@@ -287,7 +294,7 @@ class _Work:
                 assistant,
                 self._statement,
                 reproduction=found,
-                suite=suite,
+                suite=self._suite,
                 places=None
                 if found is not None
                 else Leads("text", nearest_by_text(assistant.workspace, self._statement)),
@@ -318,6 +325,8 @@ class _Work:
             dropped=self._dropped,
             before=self._before,
             patch=self._patch,
+            existing=self._suite.chosen,
+            chosen_how=self._suite.how,
             differences=tuple(self._assistant.trajectory.differences),
         )
 

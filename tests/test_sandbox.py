@@ -279,10 +279,10 @@ def test_built_files_come_along_and_environments_do_not(tmp_path):
 def test_what_is_no_work_tree_is_refused(tmp_path):
     with pytest.raises(UsageError, match="no such folder"):
         find_work_tree(tmp_path / "nowhere")
-    with pytest.raises(UsageError, match="not a git work tree"):
+    with pytest.raises(UsageError, match="is in no git work tree"):
         find_work_tree(tmp_path)
     git(tmp_path, "init", "-q")
-    with pytest.raises(UsageError, match="with a commit"):
+    with pytest.raises(UsageError, match="has no commit yet"):
         find_work_tree(tmp_path)
 
 

@@ -29,9 +29,14 @@ from agents import (
     needs_sandbox,
     write_script,
 )
+from batches import Inline
+from click.testing import CliRunner
+from containers import FakeEngine
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.prices import FilePrice
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
+
+from xlocal.cli import cli
 
 LOCALIZED = {"variant": "localizer"}
 PRICES = {"scripted": FilePrice(Decimal(3), Decimal(15), Decimal(3), Decimal(3))}
@@ -185,3 +190,49 @@ def test_a_killed_batch_goes_on_and_its_account_is_exact(tmp_path):
     assert manifest["cost"]["dollars"] == float(PER_CALL * 24)
     predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert ["lstrip" in row["model_patch"] for row in predictions] == [True, True]
+
+
+@pytest.mark.slow
+def test_a_batch_in_containers_goes_all_the_way(tmp_path, monkeypatch):
+    """The engine stands in for Docker's: files are edited here, and everything is run over there."""
+    pytest.importorskip("docker", reason="containers are an extra: pip install 'xlocal[docker]'")
+    repository = make_repository(tmp_path / "shop")
+    base = git(repository, "rev-parse", "HEAD").strip()
+    testbed = tmp_path / "images" / "testbed"
+    git(tmp_path, "clone", "-q", str(repository), str(testbed))
+    engine = FakeEngine(testbed, copies=True)
+    monkeypatch.setattr("xlocal.swe_pipeline.container._engine_of_environment", lambda: engine)
+    monkeypatch.setattr("xlocal.swe_pipeline.engines.LocalEngine", Inline)
+    monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+    # The images have the project installed.
+    monkeypatch.setenv("PYTHONPATH", str(testbed.with_name("testbed-0")))
+    row = {"instance_id": "shop__shop-1", "repo": str(repository), "base_commit": base, "problem_statement": ISSUE}
+    (tmp_path / "issues.jsonl").write_text(json.dumps(row) + "\n")
+    chosen = [call("submit_functions", functions=["shop/core.py::parse"])]
+    model = write_script(tmp_path / "model.json", {**GOOD, "localize": chosen})
+    arguments = [
+        "swe",
+        "run",
+        "--dataset",
+        tmp_path / "issues.jsonl",
+        "--root",
+        tmp_path / "root",
+        "--backend",
+        "docker",
+    ]
+    arguments += ["--out", tmp_path / "out", "--model", model]
+    done = CliRunner().invoke(cli, [str(word) for word in arguments])
+    assert done.exit_code == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["green"], report["reproduced"], report["errors"]) == (1, 1, 0)
+    run = tmp_path / "out" / "shop__shop-1" / "agent"
+    result = json.loads((run / "result.json").read_text())
+    assert result["after"] == "reproduction 1/1, reference 1/1, validation 3/3, regression 1/1"
+    assert result["existing"]["how"].startswith("by what they execute: ")
+    assert "lstrip" in json.loads((tmp_path / "out" / "predictions.jsonl").read_text())["model_patch"]
+    (container,) = engine.made
+    assert container.removed
+    assert container.options["network_disabled"] is True
+    # The scripts and the tests ran over there; the image and the user's repository are as they were.
+    assert sum("python /testbed/.xlocal/buggy.py" in " ".join(command) for command in container.commands) >= 3
+    assert git(testbed, "status", "--porcelain") == git(repository, "status", "--porcelain") == ""

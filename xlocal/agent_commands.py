@@ -268,6 +268,8 @@ def _tell(solution: Solution, folder: Path) -> None:
         say(f"suspects from {found.leads.how}")
     for dropped in solution.dropped:
         say(f"test left out: {dropped.name}: {dropped.why}")
+    if solution.chosen_how:
+        say(f"existing tests: {', '.join(solution.existing) or 'none'} (chosen {solution.chosen_how})")
     if solution.patch is not None:
         before = solution.before.summary() if solution.before is not None else "?"
         say(f"before: {before}\nafter:  {solution.patch.results.summary()}")
