@@ -126,7 +126,9 @@ class PatchReady(BaseModel):
     cause: str = Field(description="the cause of the bug, in one or two sentences")
     function: str = Field(description="the function that was at fault, as path::qualname")
     disputed_tests: list[str] = Field(
-        default_factory=list, description="validation tests that you are certain ask for something wrong"
+        default_factory=list,
+        description="validation or existing tests, by name, that you are certain ask for something wrong, such as the "
+        "reported behaviour itself",
     )
 
 
@@ -400,7 +402,7 @@ class _Tries:
         self._keep(Patch(diff, results, "", left_out))
         disputed = frozenset(answer.disputed_tests)
         failing = [check for check in results.checks if not check.passed]
-        if [c for c in failing if not (c.kind == "validation" and c.name in disputed)]:
+        if [c for c in failing if not (c.kind in ("validation", "regression") and c.name in disputed)]:
             raise Rejected(f"Not yet:\n{_report(results)}")
 
     def ended(self) -> str:

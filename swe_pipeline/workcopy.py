@@ -88,7 +88,9 @@ class WorkCopy(LocalCheckout):
     def _commit(self, changes: str) -> str:
         git(self.tree, "apply", "--whitespace=nowarn", "-", stdin=changes)
         git(self.tree, "add", "--all")
-        git(self.tree, "commit", "--quiet", "--no-verify", "-m", "the work tree's uncommitted changes", env=_AUTHOR)
+        # Compiled files, where the project does not ignore them, are ignored in the copy: they alone are no change.
+        if git(self.tree, "diff", "--cached", "--name-only", "HEAD").strip():
+            git(self.tree, "commit", "--quiet", "--no-verify", "-m", "the work tree's uncommitted changes", env=_AUTHOR)
         return git(self.tree, "rev-parse", "HEAD").strip()
 
     def _bring_built_files(self) -> None:

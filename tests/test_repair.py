@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
-from agents import AUGMENT, GOOD, RIGHT, SUBMIT, Shop, call, needs_sandbox
+from agents import AUGMENT, GOOD, RIGHT, SUBMIT, Shop, call, copy_of, needs_sandbox
 from xlocal.swe_pipeline.existing import ExistingTests
 from xlocal.swe_pipeline.repair import Check, Patch, Results, _is_better, clean_patch
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
@@ -43,8 +43,6 @@ def test_existing_tests_that_passed_must_still_pass(shop):
     more = "\n\ndef test_words_count_nothing():\n    assert total(['x']) == 0\n"
     file = shop.repository / "tests" / "test_core.py"
     file.write_text(file.read_text() + more)
-    from agents import copy_of
-
     shop.copy = copy_of(shop.repository, shop.folder / "fresh")
     turns = [
         RIGHT,
@@ -122,6 +120,22 @@ def test_a_validation_test_may_be_disputed_but_counts_as_failed(shop):
     solution = shop.solve(model)
     assert (solution.ended, solution.green) == ("accepted with disputed tests", False)
     assert solution.patch.results.summary() == "reproduction 1/1, reference 1/1, validation 2/3"
+
+
+@needs_sandbox
+def test_an_existing_test_that_asserts_the_bug_may_be_disputed_and_is_named(shop):
+    file = shop.repository / "tests" / "test_core.py"
+    file.write_text(file.read_text() + "\n\ndef test_signs():\n    assert total(['-1', '2']) == 2\n")
+    shop.copy = copy_of(shop.repository, shop.folder / "fresh")
+    signs = "tests/test_core.py::test_signs"
+    disputed = call("submit_patch", cause="c", function="f", disputed_tests=[signs])
+    model = shop.model(repair=[RIGHT, SUBMIT, disputed])
+    solution = shop.solve(model, regression=ExistingTests(), **LOCALIZED)
+    assert (solution.ended, solution.green) == ("accepted with disputed tests", False)
+    assert solution.patch.results.summary() == "reproduction 1/1, reference 1/1, regression 1/2"
+    assert [check.name for check in solution.patch.results.checks if not check.passed] == [signs]
+    asked = [step for step in steps(shop, "model") if step.request["conversation"] == "repair-1"]
+    assert len(asked) == 3
 
 
 @needs_sandbox

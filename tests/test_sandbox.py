@@ -251,6 +251,16 @@ def test_a_copy_holds_uncommitted_work_and_leaves_the_original_alone(tmp_path):
     assert (again.prepare(), again.issue.base_commit) == (False, copy.issue.base_commit)
 
 
+def test_compiled_files_alone_are_no_uncommitted_work(tmp_path):
+    repository = make_repository(tmp_path / "shop")
+    cache = repository / "shop" / "__pycache__"
+    cache.mkdir()
+    (cache / "core.cpython-311.pyc").write_bytes(b"\0compiled")
+    assert git(repository, "status", "--short") != ""
+    copy = copy_of(repository, tmp_path / "copy")
+    assert copy.issue.base_commit == git(repository, "rev-parse", "HEAD").strip()
+
+
 def test_a_shallow_clone_can_be_copied(tmp_path):
     full = make_repository(tmp_path / "shop")
     for number in range(3):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from xlocal.swe_pipeline.solve import Solution
     from xlocal.swe_pipeline.workcopy import WorkCopy
 
+_LISTED = 6  # failing tests that are named
 FACTS = "work.json"  # in a run's folder: the repository, the interpreter and the text
 
 _REPO = click.option(
@@ -273,6 +274,11 @@ def _tell(solution: Solution, folder: Path) -> None:
     if solution.patch is not None:
         before = solution.before.summary() if solution.before is not None else "?"
         say(f"before: {before}\nafter:  {solution.patch.results.summary()}")
+        failing = [check for check in solution.patch.results.checks if not check.passed]
+        for check in failing[:_LISTED]:
+            say(f"fails: {check.kind} {check.name}")
+        if len(failing) > _LISTED:
+            say(f"... and {len(failing) - _LISTED} more fail")
         if solution.patch.left_out:
             say(f"left out of the patch: {', '.join(solution.patch.left_out)}")
     say(f"ended: {solution.ended}")
