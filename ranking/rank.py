@@ -67,8 +67,13 @@ OTHER_KINDS = 0.1
 # What each further kind of evidence on the same function counts of the one before it: kinds go together, and a function
 # that merely passes on what differs has many.
 FADE = 0.35
+# What any difference is worth beside its kind, in nats: nearly every right function of the visible cases shows some,
+# and half of the others show none.
+DIFFERS = 3.0
+# Kinds that are no difference between the runs.
+NOT_SEEN = frozenset({"named-in-issue", "override", "class-data"})
 # Of the fused score: what one nat of evidence counts beside one deviation of the text's score.
-EVIDENCE_SHARE = 0.4
+EVIDENCE_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,7 +193,7 @@ def evidence_scores(
     One kind is worth log(1 + rate x functions / holders), where `functions` counts those that the buggy run executed
     and `holders` those with this kind: how much likelier than by chance it points to the right function. Weaker
     findings of a kind count in proportion. The kinds of one function are summed, the strongest first, and each further
-    one counts `FADE` of what the one before it does.
+    one counts `FADE` of what the one before it does. A function that differs at all has `DIFFERS` more.
     """
     executed = sum(suspect.executed for suspect in suspects)
     each = [_by_kind(suspect) for suspect in suspects]
@@ -200,6 +205,7 @@ def evidence_scores(
     return np.array(
         [
             _faded(math.log1p(worth[kind] * weight / strongest[kind]) for kind, weight in kinds.items() if weight > 0)
+            + DIFFERS * (not kinds.keys() <= NOT_SEEN)
             for kinds in each
         ]
     )
@@ -218,7 +224,7 @@ def _faded(values: Iterable[float]) -> float:
 
 
 def fused_scores(suspects: Sequence[Suspect], context: Context) -> FloatArray:
-    """The text's score, in deviations from the mean, + 0.4 x the evidence's, in nats: a sum of log odds, roughly.
+    """The text's score, in deviations from the mean, + 0.5 x the evidence's, in nats: a sum of log odds, roughly.
 
     Without an issue: the evidence alone, and where that ties the suspect nearer to the raise, called more rarely, and
     deeper in the tree.

@@ -26,13 +26,14 @@ class Finding(NamedTuple):
 
 
 Findings = dict[str, dict[Function, Finding]]
+Edges = Counter[tuple[Function, Function]]
 
 
 def findings(buggy: Observation, reference: Observation, difference: TreeDiff, index: SourceIndex) -> Findings:
     """Every kind of finding that one pair of runs gives, by kind and function; noise is left out."""
     found: Findings = {
         **_alone(buggy, reference),
-        **_edits(difference),
+        **difference_findings(difference),
         "count": dict(_counts(buggy.tree, reference.tree)),
         "exception": dict(_exceptions(buggy.tree, reference.tree)),
         "traceback": dict(_traceback(buggy, reference, index)),
@@ -96,7 +97,8 @@ def _alone(buggy: Observation, reference: Observation) -> Findings:
     }
 
 
-def _edits(difference: TreeDiff) -> Findings:
+def difference_findings(difference: TreeDiff) -> Findings:
+    """What the edits between two call trees say, by kind and function."""
     buggy, reference = difference.buggy, difference.reference
     moved = difference.moved >= 0
     came = np.zeros(len(reference), np.bool_)
@@ -107,9 +109,7 @@ def _edits(difference: TreeDiff) -> Findings:
         "deleted": dict(_named(buggy, deleted, "{} of its calls has no counterpart in the reference run")),
         "inserted": dict(_named(reference, inserted, "{} of its calls happens only in the reference run")),
         "moved": dict(_named(buggy, np.flatnonzero(moved).astype(np.int32), "{} of its calls comes from elsewhere")),
-        "parent-of-deleted": dict(
-            _callers(buggy, _tops(buggy, deleted, difference.match), "calls {}, which it does not in the reference run")
-        ),
+        "parent-of-deleted": dict(_callers(difference, deleted)),
         "parent-of-inserted": dict(_missing_callees(difference, inserted)),
     }
 
@@ -142,29 +142,72 @@ def _tops(tree: CallTree, nodes: IntArray, match: IntArray) -> IntArray:
     return nodes[match[tree.parent[nodes]] >= 0]
 
 
-def _callers(tree: CallTree, tops: IntArray, text: str) -> Iterator[tuple[Function, Finding]]:
-    callees: dict[int, Counter[str]] = {}
-    for node in tops.tolist():
-        caller = int(tree.label[tree.parent[node]])
-        if caller >= 0:
-            callees.setdefault(caller, Counter())[tree.functions[tree.label[node]].qualname] += 1
-    for caller, names in callees.items():
-        yield tree.functions[caller], Finding(1.0, text.format(_listed(names)))
+def _callers(difference: TreeDiff, deleted: IntArray) -> Iterator[tuple[Function, Finding]]:
+    buggy = difference.buggy
+    tops = _tops(buggy, deleted, difference.match)
+    pairs = [(int(buggy.label[buggy.parent[node]]), buggy.functions[buggy.label[node]]) for node in tops.tolist()]
+    yield from _of_callers(
+        [(buggy.functions[caller], callee) for caller, callee in pairs if caller >= 0],
+        (_edges(buggy), _edges(difference.reference)),
+        ("calls {}, which it does not in the reference run", "{} have no counterpart in the reference run"),
+        exact=difference.exact,
+    )
 
 
 def _missing_callees(difference: TreeDiff, inserted: IntArray) -> Iterator[tuple[Function, Finding]]:
     buggy, reference = difference.buggy, difference.reference
     tops = _tops(reference, inserted, difference.back)
-    callees: dict[int, Counter[str]] = {}
-    for node in tops.tolist():
-        caller = int(buggy.label[difference.back[reference.parent[node]]])
-        if caller >= 0:
-            callees.setdefault(caller, Counter())[reference.functions[reference.label[node]].qualname] += 1
-    for caller, names in callees.items():
-        yield (
-            buggy.functions[caller],
-            Finding(1.0, f"does not call {_listed(names)}, which it does in the reference run"),
-        )
+    callers = buggy.label[difference.back[reference.parent[tops]]].tolist()
+    callees = [reference.functions[label] for label in reference.label[tops].tolist()]
+    yield from _of_callers(
+        [(buggy.functions[caller], callee) for caller, callee in zip(callers, callees, strict=True) if caller >= 0],
+        (_edges(reference), _edges(buggy)),
+        ("does not call {}, which it does in the reference run", "{} in the reference run have no counterpart here"),
+        exact=difference.exact,
+    )
+
+
+def _of_callers(
+    calls: Iterable[tuple[Function, Function]],
+    edges: tuple[Edges, Edges],
+    texts: tuple[str, str],
+    *,
+    exact: bool,
+) -> Iterator[tuple[Function, Finding]]:
+    """One finding for each caller of calls that the other run lacks: by the first text where it never makes such a
+    call there, else by the second with their number. `edges` are of the run with the calls and of the other."""
+    by_caller: dict[Function, Counter[Function]] = {}
+    for caller, callee in calls:
+        by_caller.setdefault(caller, Counter())[callee] += 1
+    here, there = edges
+    for caller, callees in by_caller.items():
+        new = Counter({callee.qualname: n for callee, n in callees.items() if not there[caller, callee]})
+        # A bound pairs calls as it comes: as many calls in both runs tell nothing then.
+        more = Counter({c: n for c, n in callees.items() if exact or here[caller, c] != there[caller, c]})
+        if new:
+            yield caller, Finding(1.0, texts[0].format(_listed(new)))
+        elif more:
+            (callee, count), *others = sorted(more.items(), key=lambda item: (-item[1], item[0]))
+            if here[caller, callee] == there[caller, callee]:
+                yield caller, Finding(1.0, f"calls {callee.qualname} in another order than in the reference run")
+                continue
+            named = f"{count} of its {here[caller, callee]} calls of {callee.qualname}"
+            text = texts[1].format(named + (f" and {sum(n for _, n in others)} others" if others else ""))
+            yield caller, Finding(1.0, text if count > 1 or others else text.replace("have no", "has no"))
+
+
+def _edges(tree: CallTree) -> Edges:
+    """How often each function calls each other one directly."""
+    if len(tree) < 2:
+        return Counter()
+    pairs, counts = np.unique(np.stack([tree.label[tree.parent[1:]], tree.label[1:]]), axis=1, return_counts=True)
+    return Counter(
+        {
+            (tree.functions[caller], tree.functions[callee]): int(count)
+            for (caller, callee), count in zip(pairs.T.tolist(), counts.tolist(), strict=True)
+            if caller >= 0
+        }
+    )
 
 
 def _listed(names: Counter[str]) -> str:

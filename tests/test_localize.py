@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from small import kinds, located, slugs, suspects
+from xlocal.ranking.diff import diff
 from xlocal.ranking.localize import Comparison
+from xlocal.ranking.signals import difference_findings
+from xlocal.tracer.calltree import CallTree, Function
 from xlocal.tracer.errors import SessionError
 
 from xlocal.doctor import interpreters
@@ -305,3 +309,47 @@ def test_each_reference_says_what_it_shows(tmp_path: Path) -> None:
         "beside reference-2 0 functions (0 there alone)."
     )
     assert revealed(found.runs[:2]) == ""
+
+
+LOOP = """
+    def run(numbers):
+        for number in numbers:
+            step(number)
+        if numbers:
+            last()
+
+    def step(number):
+        if number > 9:
+            deep(number)
+
+    def deep(number):
+        return number
+
+    def last():
+        return None
+"""
+
+
+def test_a_caller_that_makes_such_calls_in_both_runs_is_told_by_their_number(tmp_path: Path) -> None:
+    found = located(
+        tmp_path, LOOP, "import lib; lib.run([1, 2, 3, 4]); exit(1)", "import lib; lib.run([1, 2]); lib.run([])"
+    )
+    assert kinds(found, "run")["parent-of-deleted"] == (
+        "2 of its 4 calls of step have no counterpart in the reference run"
+    )
+    turned = located(tmp_path, LOOP, "import lib; lib.run([1, 2, 3]); exit(1)", "import lib; lib.run([1, 2, 3, 4])")
+    assert kinds(turned, "run")["parent-of-inserted"] == (
+        "1 of its 4 calls of step in the reference run has no counterpart here"
+    )
+    fresh = located(tmp_path, LOOP, "import lib; lib.run([1, 12]); exit(1)", "import lib; lib.run([1, 2])")
+    assert kinds(fresh, "step")["parent-of-deleted"] == "calls deep, which it does not in the reference run"
+
+
+def test_calls_in_another_order_are_told_as_such_and_only_by_an_exact_difference() -> None:
+    here = CallTree.from_nested([["run", ["a", ["x"]], ["b"]]])
+    there = CallTree.from_nested([["run", ["b"], ["a", ["y"]]]])
+    exact = diff(here, there)
+    run = Function("m.py", "run")
+    found = difference_findings(exact)["parent-of-deleted"]
+    assert found[run].detail == "calls a in another order than in the reference run"
+    assert run not in difference_findings(replace(exact, exact=False))["parent-of-deleted"]
