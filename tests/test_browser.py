@@ -468,6 +468,30 @@ def test_trees_with_many_differences_stay_quick(browser, tmp_path):
     quick(Opened(browser, file), "f1")
 
 
+@pytest.mark.parametrize("width", [320, 420, 700, 860, 1000])
+def test_a_narrow_window_draws_only_the_lines_in_sight(browser, tmp_path, width):
+    pair = compared(random_tree(40_000, seed=5, changed=0.3), random_tree(40_000, seed=5), budget=0)
+    file = written(tmp_path, pair)
+    shown = Opened(browser, file, width=width)
+    shown.press("2")
+    lines = shown.page.locator(".rows").evaluate("(rows) => rows.offsetHeight / 26")
+    assert lines > 5000
+    assert shown.count("*") < 2500
+    took = shown.page.evaluate(
+        """() => { const box = document.querySelector(".tree"), began = performance.now();
+        for (const share of [0.5, 1, 0.2]) { box.scrollTop = share * box.scrollHeight; box.dispatchEvent(new Event("scroll")); void box.offsetHeight; }
+        return performance.now() - began; }"""
+    )
+    assert took < 2000
+    shown.press("End")
+    assert 5 < shown.count(".row") < 120
+    assert shown.page.locator(".row[aria-selected=true]").bounding_box()["y"] < 800
+    assert not shown.overflows()
+    if width > 400:
+        quick(shown, "f1")
+    shown.page.close()
+
+
 def walk_module() -> str:
     """200 functions that call one another at random, alike in every run."""
     lines = ["FUNCTIONS = []"]
