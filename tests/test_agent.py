@@ -128,6 +128,7 @@ def test_a_server_is_solved_with_and_its_key_never_written(shop, monkeypatch):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_cached_tokens_are_cheaper(shop):
     turns = [*REPRODUCE, *GOOD["judge"], *REPAIR]
 
@@ -188,6 +189,7 @@ def test_what_asking_again_cannot_help_is_not_asked_again(shop, status, said):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_model_without_temperature_is_asked_without_one(shop):
     answers = in_order(GOOD)
 
@@ -218,6 +220,7 @@ def test_a_call_that_takes_too_long_is_ended_and_counted(shop, monkeypatch):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_server_that_counts_nothing_is_counted_at_the_worst(shop):
     turns = [*REPRODUCE, *GOOD["judge"], *REPAIR]
 
@@ -404,6 +407,7 @@ def effects(folder: Path) -> list[Step]:
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_run_killed_at_any_step_goes_on_to_the_same_end_without_paying_twice(shop, monkeypatch):
     usage = {"usage": {"input_tokens": 1000, "output_tokens": 100}}
     priced = {name: [{**turn, **usage} for turn in turns] for name, turns in GOOD.items()}
@@ -455,6 +459,7 @@ def test_a_run_goes_on_from_any_earlier_step(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_replay_needs_no_model_and_tells_what_comes_out_otherwise(shop):
     whole = shop.solve(**FAST)
     (shop.folder / "model.json").unlink()

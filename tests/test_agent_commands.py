@@ -55,6 +55,7 @@ def test_fix_prints_a_patch_that_git_applies_and_leaves_the_repository_alone(pro
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_reproduce_goes_on_to_a_fix(project):
     model = write_script(project / "model.json", GOOD)
     done = run_cli("reproduce", "-", "--model", model, "--run", project / "run", input=ISSUE)
@@ -81,6 +82,7 @@ def test_fix_with_a_pair_and_in_a_default_folder(project):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_no_patch_exits_with_1(project):
     model = write_script(project / "model.json", {**GOOD, "repair": [{"text": "no", "repeat": True}]})
     done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
@@ -194,6 +196,7 @@ def test_a_server_that_is_not_there_costs_nothing_and_is_told_at_once(project):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_run_is_resumed_by_its_folder_alone(project, monkeypatch):
     model = write_script(project / "model.json", GOOD)
     assert run_cli("reproduce", project / "issue.md", "--model", model, "--run", project / "run").exit_code == 0
@@ -224,7 +227,7 @@ def test_a_record_is_shown_so_that_people_can_read_it(project):
     place = next(n for n, line in enumerate(lines) if line.endswith("run: script buggy.py, seed 0"))
     assert lines[place + 1].strip().startswith("exit status 1 after")
     assert "       1 of 1 tests pass" in lines
-    assert "       shop/core.py::total: was given items=['-1', '2'], ['1', '2'] in the reference run" in lines
+    assert "       shop/core.py::total: was given items=['-1', '2'], but ['1', '2'] in the reference run" in lines
     assert not any('"digest"' in line for line in lines)
     only = run_cli("trajectory", "show", project / "run", "--phase", "nonsense")
     assert (only.exit_code, only.stdout) == (2, "")

@@ -87,6 +87,7 @@ def test_imports_bring_up_candidates_that_names_do_not(box):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_file_that_takes_too_long_is_left_out(tmp_path, monkeypatch):
     slow = (
         "import time\nfrom pkg.parts import outer\n\n\ndef test_slow():\n    time.sleep(60)\n    assert outer(1) == 2\n"
@@ -114,6 +115,7 @@ def test_names_decide_where_nothing_can_be_recorded_and_it_is_said(box, monkeypa
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_hook_that_is_held_is_told(tmp_path):
     if sys.version_info >= (3, 12):
         pytest.skip("sys.monitoring has several tools at once")

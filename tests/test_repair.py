@@ -92,6 +92,7 @@ def test_tests_that_were_tampered_with_are_written_anew(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_an_empty_patch_is_not_taken(shop):
     solution = shop.solve(shop.model(repair=[SUBMIT, SUBMIT, RIGHT, SUBMIT]), **LOCALIZED)
     assert solution.green
@@ -106,6 +107,7 @@ def test_the_best_candidate_is_kept(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_validation_test_may_be_disputed_but_counts_as_failed(shop):
     absurd = [
         call(
@@ -149,6 +151,7 @@ def test_vanilla_sees_the_issue_alone(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_augmented_tests_are_labelled_mended_once_or_dropped(shop):
     def test(source, kind="related behaviour"):
         return call("submit_test", source=source, checks="a thing", kind=kind)

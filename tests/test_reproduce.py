@@ -70,16 +70,26 @@ def test_a_pair_is_run_compared_and_ranked(shop):
     ("buggy", "reference", "reason"),
     [
         (BUGGY.replace("assert", "# assert"), REFERENCE, "buggy.py exits with 0"),
-        (BUGGY, REFERENCE.replace("== 3", "== 4"), "reference_1.py fails"),
-        (BUGGY, "import nothing_like_this\n" + REFERENCE, "reference_1.py does not run (ModuleNotFoundError)"),
-        (BUGGY + "else:\n", REFERENCE, "buggy.py is not valid Python (SyntaxError)"),
-        (
-            BUGGY,
-            REFERENCE + "assert {'a', 'b', 'c', 'd', 'e', 'f'}.pop() == {*'abcdef'}.pop() and hash('x') % 2 == 0\n",
-            "sometimes",
+        *(
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
+                (BUGGY, REFERENCE.replace("== 3", "== 4"), "reference_1.py fails"),
+                (BUGGY, "import nothing_like_this\n" + REFERENCE, "reference_1.py does not run (ModuleNotFoundError)"),
+                (BUGGY + "else:\n", REFERENCE, "buggy.py is not valid Python (SyntaxError)"),
+                (
+                    BUGGY,
+                    REFERENCE
+                    + "assert {'a', 'b', 'c', 'd', 'e', 'f'}.pop() == {*'abcdef'}.pop() and hash('x') % 2 == 0\n",
+                    "sometimes",
+                ),
+                (
+                    BUGGY,
+                    "import json\nfor key, value in json.loads('{}').items():\n    print(key, value)\n",
+                    "too different",
+                ),
+                (BUGGY, BUGGY, "same text"),
+            )
         ),
-        (BUGGY, "import json\nfor key, value in json.loads('{}').items():\n    print(key, value)\n", "too different"),
-        (BUGGY, BUGGY, "same text"),
     ],
 )
 def test_a_pair_that_does_not_behave_is_sent_back_with_its_output(shop, buggy, reference, reason):
@@ -99,6 +109,7 @@ def test_the_judge_sends_back_what_does_not_show_the_reported_bug(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_when_the_first_reference_reveals_nothing_a_second_is_asked_for(tmp_path, monkeypatch):
     from xlocal.swe_pipeline import reproduce
 
@@ -137,6 +148,7 @@ def test_without_a_pair_the_model_chooses_and_it_is_said(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_what_the_agent_changed_in_the_repository_does_not_count(shop):
     cheat = call("bash", command="echo 'def total(items): raise KeyError' > shop/core.py")
     refused = call("edit", path="shop/core.py", old="total", new="totl")
@@ -201,7 +213,10 @@ def test_similarity_looks_at_tokens_alone():
 
 
 @needs_sandbox
-@pytest.mark.parametrize("ranker", ["lexical", "evidence", "proximity", "commits"])
+@pytest.mark.parametrize(
+    "ranker",
+    ["lexical", *(pytest.param(name, marks=pytest.mark.slow) for name in ("evidence", "proximity", "commits"))],
+)
 def test_every_ranker_can_order_the_suspects(shop, ranker):
     solution = shop.solve(shop.model(reproduce=[]), pair=ScriptPair(BUGGY, (REFERENCE,)), ranker=ranker, **ONLY)
     assert {lead.qualname for lead in solution.reproduction.leads.leads} == {"parse", "total"}

@@ -57,7 +57,7 @@ def priced(shop, **changed):
 
 
 @needs_sandbox
-@pytest.mark.parametrize("calls", [1, 4, 5, 7, 10])
+@pytest.mark.parametrize("calls", [5, *(pytest.param(calls, marks=pytest.mark.slow) for calls in (1, 4, 7, 10))])
 def test_a_limit_in_dollars_holds_in_every_phase_and_keeps_what_there_is(shop, calls):
     """Reproduce takes 4 calls, judge 1, context 1, augment 3, repair 3: the limit falls into each."""
     limit = PER_CALL * calls + Decimal("0.005")
@@ -128,6 +128,7 @@ def test_time_is_a_limit(shop):
 
 
 @needs_sandbox
+@pytest.mark.slow
 def test_a_circle_is_pointed_out(shop):
     view = call("view", path="shop/core.py")
     shop.solve(shop.model(repair=[view, view, view, RIGHT, SUBMIT]), **LOCALIZED)
