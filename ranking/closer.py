@@ -10,7 +10,7 @@ import numpy as np
 from xlocal.ranking.diff import TreeDiff
 from xlocal.ranking.evidence import CallView, Counted, FunctionView
 from xlocal.ranking.observation import Observation
-from xlocal.ranking.signals import Finding, Findings
+from xlocal.ranking.signals import Finding, Findings, times
 from xlocal.tracer.calltree import CallTree, Function, IntArray
 from xlocal.tracer.closeup import UNKNOWN, CallKey, CallRecord, Closeup, Focus, Value
 
@@ -182,14 +182,14 @@ def _judge_lines(function: Function, taken: _Lines, found: Findings) -> None:
     elif taken.bad != taken.good:
         differing = [line for line in taken.bad if taken.bad[line] != taken.good[line]]
         line = max(differing, key=lambda each: (abs(taken.bad[each] - taken.good[each]), -each))
-        text = f"ran line {line} {taken.bad[line]} times, {taken.good[line]} in the reference run"
+        text = f"ran line {line} {times(taken.bad[line])}, but {times(taken.good[line])} in the reference run"
         found["line-count"][function] = Finding(1.0, text)
 
 
 def _line_text(only_bad: Iterable[int], only_good: Iterable[int]) -> str:
     took, missed = span_text(only_bad), span_text(only_good)
     if took and missed:
-        return f"took {took} in the buggy run, {missed} in the reference run"
+        return f"took {took} in the buggy run, but {missed} in the reference run"
     return f"took {took} only in the buggy run" if took else f"took {missed} only in the reference run"
 
 
@@ -235,7 +235,7 @@ def _judge(pair: Pair) -> Iterator[tuple[str, Finding]]:
         if outcome is not None:
             yield "carrier", Finding(1.0, f"differs in what it is given ({arguments[0]}) and {outcome}")
         elif out and not fails:
-            yield "absorber", Finding(1.0, f"was given another {arguments[0]} but had the same outcome")
+            yield "absorber", Finding(1.0, f"was given another value of {arguments[0]}, with the same outcome")
     if outcome is not None:
         yield "return", Finding(1.0, outcome)
     if known and state_known and bad.before and not arguments and not state:
@@ -260,7 +260,7 @@ def _outcome(pair: Pair) -> str:
     if pair.bad.error != pair.good.error:
         here, there = pair.bad.error, pair.good.error
         if here and there:
-            return f"raised {here.rpartition('.')[2]}, {there.rpartition('.')[2]} in the reference run"
+            return f"raised {here.rpartition('.')[2]}, but {there.rpartition('.')[2]} in the reference run"
         return f"raised {here.rpartition('.')[2]} only in the buggy run" if here else f"did not raise {there} here"
     return f"returned {_apart(pair.bad.out.preview, pair.good.out.preview)}"
 
@@ -287,7 +287,7 @@ def _apart(here: str, there: str) -> str:
     if here == there:
         return f"{cut(here)}, which differs from the reference run beyond what is shown"
     here, there = cut_apart(here, there, 32)
-    return f"{here}, {there} in the reference run"
+    return f"{here}, but {there} in the reference run"
 
 
 def cut_apart(here: str, there: str, size: int) -> tuple[str, str]:

@@ -163,13 +163,15 @@ def compare(
     budget: float = BUDGET,
     paper: bool = False,
     closer: Closer | None = None,
+    keep: Callable[[str, TreeDiff], None] | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Compare the buggy recording with each reference and gather the evidence for every function in scope.
 
     `budget` bounds the exact tree difference, in seconds for each reference. `paper` lets the difference rename
     nodes, as APTED does. `closer` runs a recording's script again to see lines and values (`record.closeups` with
-    its options); without it the evidence is of calls alone. Raises TraceFormatError for a trace that cannot be read.
+    its options); without it the evidence is of calls alone. `keep` is given each difference with the role of its
+    reference. Raises TraceFormatError for a trace that cannot be read.
     """
     say: Progress = progress or (lambda text: None)
     index = SourceIndex(scope)
@@ -186,6 +188,8 @@ def compare(
             progress=lambda phase, share: say(f"comparing with {reference.role}: {phase} {share:.0%}"),  # noqa: B023
         )
         pairs.append((reference, difference))
+        if keep is not None:
+            keep(reference.role, difference)
     say("gathering the evidence")
     executed = len(bad.tree.counts())
     found = [findings(bad, reference, difference, index) for reference, difference in pairs]

@@ -224,7 +224,7 @@ def _counts(buggy: CallTree, reference: CallTree) -> Iterator[tuple[Function, Fi
             ratio = abs(math.log2(count / other))
             yield (
                 function,
-                Finding(0.5 + min(ratio, 3.0) / 6, f"called {times(count)}, {times(other)} in the reference run"),
+                Finding(0.5 + min(ratio, 3.0) / 6, f"called {times(count)}, but {times(other)} in the reference run"),
             )
 
 
@@ -239,7 +239,7 @@ def _exceptions(buggy: CallTree, reference: CallTree) -> Iterator[tuple[Function
             where = (
                 "only in the buggy run"
                 if not times_there
-                else f"{times(count)}, {times(times_there)} in the reference run"
+                else f"{times(count)}, but {times(times_there)} in the reference run"
             )
             finding = Finding(1.0 if origin else 0.5, f"{'raises' if origin else 'is left by'} {shown} {where}")
             if function not in found or found[function].strength < finding.strength:

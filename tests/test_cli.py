@@ -270,7 +270,7 @@ def test_values_that_differ_far_from_their_beginning_are_shown_where_they_differ
         write(project, name, calls + ("assert 0\n" if name == "a.py" else ""))
     assert trace("--scope", "lib", scripts=("a.py", "b.py")).exit_code == 0
     near = run("explain", "near").output
-    assert "given x=...end=one', ...end=two' in the reference run" in near
+    assert "given x=...end=one', but ...end=two' in the reference run" in near
     assert "same" not in near.split("lines")[0]
     far = run("explain", "far").output
     assert "which differs from the reference run beyond what is shown" in far

@@ -45,7 +45,7 @@ def test_calls_that_differ_are_evidence(tmp_path: Path) -> None:
     assert kinds(found, "only_good")["only-reference"] == "runs once in the reference run, never in the buggy one"
     assert "only_bad" in kinds(found, "start")["parent-of-deleted"]
     assert "only_good" in kinds(found, "start")["parent-of-inserted"]
-    assert kinds(found, "helper")["count"] == "called 3 times, once in the reference run"
+    assert kinds(found, "helper")["count"] == "called 3 times, but once in the reference run"
     assert suspects(found)[-1] == "only_good"  # never executed in the buggy run
 
 
@@ -67,7 +67,7 @@ def test_the_function_whose_lines_differ_comes_first_though_both_runs_call_the_s
     assert suspects(found)[0] == "convert"
     said = kinds(found, "convert")
     assert said["line"] == "took line 7 only in the buggy run"
-    assert said["return"] == "returned 0, 2 in the reference run"
+    assert said["return"] == "returned 0, but 2 in the reference run"
     assert "line" not in kinds(found, "total")
 
 
@@ -91,9 +91,9 @@ def test_a_call_with_equal_arguments_and_another_outcome_is_an_origin(tmp_path: 
         "import lib; lib.configure('plus'); assert lib.show(3) == '4'",
     )
     assert kinds(found, "answer")["origin"] == (
-        "called with the same arguments in both runs, returned 2, 4 in the reference run"
+        "called with the same arguments in both runs, returned 2, but 4 in the reference run"
     )
-    assert "mode='minus', 'plus' in the reference run" in kinds(found, "configure")["argument"]
+    assert "mode='minus', but 'plus' in the reference run" in kinds(found, "configure")["argument"]
 
 
 def test_the_last_writer_of_a_differing_attribute_is_named(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from xlocal.ranking import lexical
 from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
 from xlocal.ranking.history import Hunk, changes
 from xlocal.ranking.history import _before as before
-from xlocal.ranking.rank import FADE, KIND_RATES, Context, evidence_scores, fuse, get_ranker, ranker_names
+from xlocal.ranking.rank import DIFFERS, FADE, KIND_RATES, Context, evidence_scores, fuse, get_ranker, ranker_names
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import read_issue
 from xlocal.tracer.calltree import Function
@@ -128,7 +128,7 @@ def test_evidence_sums_kinds_and_takes_the_strongest_of_each(shop: SourceIndex) 
     assert names(ranked) == ["parse_discount", "log", "Basket.render", "Basket.total_price"]
     # Of four functions executed, two hold the first kind and one the second, which is the stronger here.
     line, count = math.log1p(KIND_RATES["line"] * 5 / 2), math.log1p(KIND_RATES["count"] * 5)
-    assert ranked[0].score == pytest.approx(max(line, count) + FADE * min(line, count), abs=1e-6)
+    assert ranked[0].score == pytest.approx(DIFFERS + max(line, count) + FADE * min(line, count), abs=1e-6)
     assert ranked[-1].score == 0
 
 
@@ -136,7 +136,7 @@ def test_a_kind_counts_by_its_rarity_and_its_weaker_findings_less() -> None:
     many = [suspect(f"f{number}", ("line", 1.0)) for number in range(8)]
     rare = [suspect("sharp", ("only-buggy", 1.0)), suspect("half", ("count", 0.5)), suspect("whole", ("count", 1.0))]
     scores = dict(zip([s.function.qualname for s in many + rare], evidence_scores(many + rare), strict=True))
-    assert scores["sharp"] > 3 * scores["f0"]
+    assert scores["sharp"] - DIFFERS > 3 * (scores["f0"] - DIFFERS)
     assert 0 < scores["half"] < scores["whole"]
 
 

@@ -50,7 +50,7 @@ def test_methods_around_one_that_differs_are_listed_last(tmp_path: Path) -> None
         "import lib; assert lib.Square().area(3) == 9",
     )
     assert kinds(found, "Shape.area")["override"] == (
-        "did not run, but is overridden by Square.area, which took line 18 in the buggy run, line 19 in the reference run"
+        "did not run, but is overridden by Square.area, which took line 18 in the buggy run, but line 19 in the reference run"
     )
     assert kinds(found, "Tilted.area")["override"].startswith("did not run, but overrides Square.area, which took")
     assert "Other.area" not in suspects(found)
