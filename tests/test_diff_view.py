@@ -271,9 +271,10 @@ def test_damaged_recordings_are_refused(session, tmp_path, damage):
     for command in (("diff",), ("report", "--format", "perfetto")):
         result = run(*command, "--session", str(folder))
         assert (result.exit_code, result.stdout) == (4, "")
-        assert result.stderr == f"xlocal: recordings of {folder} are damaged; record again with xlocal trace\n"
-    page = run("report", "-o", "-", "--session", str(folder)).stdout
-    assert f"recordings of {folder} are damaged" in page
+        file = folder / "recordings" / "buggy" / "0" / "main.xtrace"
+        assert result.stderr == f"xlocal: {file}: is damaged; record again with xlocal trace\n"
+    page = run("report", "-o", "-", "--session", str(folder))
+    assert f"{file}: is damaged" in page.stdout
 
 
 def test_doubts_about_the_traces_are_told(tmp_path):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.text import Text
 
 from xlocal.aligned import ENDED, MOVED_FROM, MOVED_TO, ONLY_BUGGY, ONLY_REFERENCE, Rows, align
+from xlocal.kept import kept_difference
 from xlocal.outline import ALIKE, CALL, CUT, PATH, REPEAT, Line, Outline, outline
 from xlocal.ranking.diff import TreeDiff, diff
 from xlocal.ranking.localize import CELLS_PER_SECOND, Comparison
@@ -23,6 +24,7 @@ from xlocal.session import COMPARISON, RECORDINGS, Session, settled
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.errors import SessionError, UsageError, Warned
 from xlocal.tracer.record import Recording
+from xlocal.tracer.trace import Trace
 
 SCHEMA = 1
 MOST_LINES = 400
@@ -69,10 +71,12 @@ def roles_of(folder: Path) -> tuple[str, ...]:
 def read_again(
     folder: Path, roles: tuple[str, ...], *, budget: float, progress: Progress = lambda text: None
 ) -> tuple[Compared, ...]:
-    """Compare the recordings of a session anew, since sessions keep no trees; runs nothing.
+    """The recordings of a session with the differences that it keeps; runs nothing.
 
-    `roles` name the references, `budget` is in seconds for each. Raises SessionError or TraceFormatError for
-    recordings that are missing or damaged, or that do not hold what the session's comparison saw in them.
+    `roles` name the references. A difference is computed anew, within `budget` seconds, where the session keeps none,
+    where the sources now name the calls otherwise, and where it is a bound found with a smaller budget. Raises
+    SessionError or TraceFormatError for recordings that are missing or damaged, or that do not hold what the session's
+    comparison saw in them.
     """
     with settled(folder):
         session = Session.load(folder)
@@ -84,21 +88,34 @@ def read_again(
         ]
         former = Comparison.load(folder / COMPARISON)
         changed = bool(session.changed_sources())
-        if not all(_as_before(seen, former, changed) for seen in (buggy, *references)):
-            raise SessionError(f"recordings of {folder} are damaged; record again with xlocal trace")
+        for seen in (buggy, *references):
+            if not _as_before(seen, former, changed):
+                raise SessionError(f"{_damaged(seen)}: is damaged; record again with xlocal trace")
         return tuple(
-            Compared(
-                buggy,
-                reference,
-                diff(
-                    buggy.tree,
-                    reference.tree,
-                    budget=budget * CELLS_PER_SECOND,
-                    progress=lambda phase, share: progress(f"comparing with {reference.role}: {phase} {share:.0%}"),  # noqa: B023
-                ),
-            )
+            Compared(buggy, reference, _difference(folder, buggy, reference, budget=budget, progress=progress))
             for reference in references
         )
+
+
+def _difference(
+    folder: Path, buggy: Observation, reference: Observation, *, budget: float, progress: Progress
+) -> TreeDiff:
+    kept = kept_difference(folder, reference.role, buggy.tree, reference.tree, budget=budget)
+    if kept is not None:
+        return kept
+    return diff(
+        buggy.tree,
+        reference.tree,
+        budget=budget * CELLS_PER_SECOND,
+        progress=lambda phase, share: progress(f"comparing with {reference.role}: {phase} {share:.0%}"),
+    )
+
+
+def _damaged(seen: Observation) -> Path:
+    """The trace of a recording that ends too early, else the folder of its first run."""
+    runs = [run.folder for run in seen.recording.executions]
+    traces = (file for folder in runs for file in sorted(folder.glob("*.xtrace")))
+    return next((file for file in traces if not Trace.load(file).complete), runs[0])
 
 
 def _as_before(seen: Observation, former: Comparison, changed: bool) -> bool:

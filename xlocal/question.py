@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from xlocal.kept import Keeper
 from xlocal.ranking.localize import Comparison, Localization, compare, rank_suspects
 from xlocal.session import COMPARISON, RECORDINGS, Session, digests, replacing, settled
-from xlocal.tracer.closeup import Closeup, Focus
+from xlocal.tracer.closeup import Closeup, Focus, steady
 from xlocal.tracer.command import Command, parse_command
 from xlocal.tracer.errors import UsageError, Warned
 from xlocal.tracer.record import Recording, check_interpreter, closeups, record
@@ -106,6 +107,7 @@ def answer(
     roles = ["buggy", *(f"reference-{number}" for number in range(1, len(ready.runs)))]
     by_role = dict(zip(roles, ready.runs, strict=True))
     with replacing(session) as folder:
+        kept = Keeper(folder, question.budget)
         how: dict[str, Any] = {
             "scope": scope,
             "python": question.python,
@@ -119,7 +121,9 @@ def answer(
         def closer(recording: Recording, focus: Focus) -> list[Closeup]:
             run = by_role[recording.role]
             seen = closeups(recording, focus, cwd=run.cwd, env=run.env, **how)
-            return [ready.reread(run, focus, each) for each in seen]
+            alike = steady([ready.reread(run, focus, each) for each in seen])
+            kept.closeup(recording.role, focus, alike)
+            return [alike]
 
         buggy, *references = [
             record(run.command, role=role, cwd=run.cwd, env=run.env, **how) for role, run in by_role.items()
@@ -130,6 +134,7 @@ def answer(
             scope=scope,
             budget=question.budget,
             closer=closer if question.values else None,
+            keep=kept.difference,
             progress=progress,
         )
         comparison = dataclasses.replace(comparison, warnings=(*ready.doubts, *comparison.warnings))
@@ -138,6 +143,7 @@ def answer(
         progress("ranking")
         found = rank_suspects(comparison, scope=scope, issue=question.issue, ranker=ranker, model=model)
         comparison.save(folder / COMPARISON)
+        kept.close()
         Session(
             commands=tuple(run.command.text for run in ready.runs),
             python=question.python,
