@@ -229,6 +229,9 @@ def test_a_record_is_shown_so_that_people_can_read_it(project):
     assert "       1 of 1 tests pass" in lines
     assert "       shop/core.py::total: was given items=['-1', '2'], but ['1', '2'] in the reference run" in lines
     assert not any('"digest"' in line for line in lines)
+    talk = next(number for number, line in enumerate(lines) if line.strip() == "I give up.")
+    assert lines[talk + 1].strip() == "(no tool called; the model is told so)"
+    assert lines[-2].endswith(" s  end")
     only = run_cli("trajectory", "show", project / "run", "--phase", "nonsense")
     assert (only.exit_code, only.stdout) == (2, "")
     assert "it has reproduce, judge" in only.stderr

@@ -83,7 +83,8 @@ def _step_text(step: Step, full: bool) -> str:
         estimated = ", estimated" if step.used["estimated"] else ""
         dollars = "" if step.used["dollars"] is None else f", ${step.used['dollars']}"
         used = f" ({step.used['input_tokens']}+{step.used['output_tokens']} tokens{dollars}{estimated})"
-    head = f"{step.number:4} {step.elapsed:8.1f} s  {step.phase}: {step.kind}{used}: {_asked(step)}"
+    what = "end" if step.kind == "end" else f"{step.phase}: {step.kind}{used}: {_asked(step)}"
+    head = f"{step.number:4} {step.elapsed:8.1f} s  {what}"
     texts = (_arguments(step), _readable(step.result))
     shown_texts = texts if full else tuple(_brief(text) for text in texts)
     return "\n".join([head.rstrip(), *(f"       {line}" for text in shown_texts for line in text.splitlines())])
@@ -98,8 +99,6 @@ def _asked(step: Step) -> str:
         return str(request["tool"])
     if step.kind == "failed":
         return f"{request['conversation']}, turn {request['turn']}, attempt {request['attempt']}"
-    if step.kind == "end":
-        return ""
     about = {key: value for key, value in request.items() if key != "text"}
     return ", ".join(f"{key} {_words(value)}".strip() for key, value in about.items())
 
@@ -137,7 +136,8 @@ def _readable(value: Any) -> str:
 def _record(value: dict[str, Any]) -> str | None:
     """A model's answer as its texts and calls, a run as its ending and output, suspects by name, tests as counts."""
     if value.get("kind") == "response":
-        return "\n".join(map(_part, value["parts"]))
+        called = any(part["part_kind"] == "tool-call" for part in value["parts"])
+        return "\n".join((*map(_part, value["parts"]), *([] if called else ["(no tool called; the model is told so)"])))
     if "exit_status" in value:
         ending = "timed out" if value["timed_out"] else f"exit status {value['exit_status']}"
         return f"{ending} after {value['seconds']} s\n{value['log']}".rstrip()
