@@ -581,7 +581,7 @@ def test_an_httpbin_outlives_nobody(asking, workplace):
     assert done.returncode == -9
     for _ in range(100):
         try:
-            urllib.request.urlopen(done.stdout.strip(), timeout=10)
+            urllib.request.urlopen(done.stdout.strip(), timeout=10).close()
         except OSError:
             break
         time.sleep(0.1)
