@@ -19,7 +19,7 @@ from xlocal.ranking.observation import Observation, namer, observe
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.relatives import KINDS as RELATIVE_KINDS
 from xlocal.ranking.relatives import relatives
-from xlocal.ranking.signals import Finding, Findings, findings, strongest, weigh
+from xlocal.ranking.signals import Finding, Findings, findings, refused_calls, strongest, weigh
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import Issue, mentioned_names, named_functions, read_issue
 from xlocal.tracer.calltree import CallTree, Function, depths
@@ -268,6 +268,7 @@ def _suspects(
     """Every function that the buggy run executed, in the order of first calls, then those of a reference alone."""
     name = namer(bad.recording, index, scope)
     named = {name(Code(*frame[:3], "function")) for error in bad.uncaught for frame in error.frames}
+    named |= {function for function, _ in refused_calls(bad.uncaught, index)}
     here = bad.tree.counts()
     there = [reference.tree.counts() for reference in good]
     places = _places(bad.tree)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
@@ -16,6 +17,10 @@ from xlocal.tracer.calltree import CallTree, Function, IntArray
 from xlocal.tracer.trace import UncaughtException
 
 CALL_KINDS = frozenset({"deleted", "parent-of-deleted", "inserted", "parent-of-inserted", "moved", "count"})
+
+# Python before 3.10 gives the name alone, later the qualified one.
+_REFUSED = re.compile(r"([\w.<>]+)\(\) ((?:got an unexpected|got multiple values|missing|takes)\b.*)", re.DOTALL)
+MOST_NAMESAKES = 3
 
 
 class Finding(NamedTuple):
@@ -264,6 +269,7 @@ def _traceback(buggy: Observation, reference: Observation, index: SourceIndex) -
     """Frames of the exception that ended the buggy script, unless the reference ended by the very same one."""
     if _origin(buggy.uncaught) != _origin(reference.uncaught):
         yield from traceback_findings(buggy.uncaught, index)
+        yield from refused_calls(buggy.uncaught, index)
 
 
 def traceback_findings(uncaught: Iterable[UncaughtException], index: SourceIndex) -> Iterator[tuple[Function, Finding]]:
@@ -280,6 +286,21 @@ def traceback_findings(uncaught: Iterable[UncaughtException], index: SourceIndex
                     f"{distance} call{'s' if distance > 1 else ''} above the raise of" if distance else "where it meets"
                 )
                 yield function, Finding(1 / (1 + distance), f"in the traceback at line {line}, {above} {name}")
+
+
+def refused_calls(uncaught: Iterable[UncaughtException], index: SourceIndex) -> Iterator[tuple[Function, Finding]]:
+    """The function whose arguments a TypeError refuses: the call never began, so that neither a frame nor a call shows
+    it. Nothing where the message fits more than a few functions of the project."""
+    for error in uncaught:
+        match = _REFUSED.match(error.message) if error.type == "TypeError" else None
+        if match is None:
+            continue
+        qualname, reason = match[1].replace(".<locals>", ""), match[2]
+        name = qualname.rpartition(".")[2]
+        found = list(index.named([name]))
+        exact = [function for function in found if function.qualname == qualname]
+        for function in (exact or found) if len(exact or found) <= MOST_NAMESAKES else ():
+            yield function, Finding(1.0, f"was called with arguments that it does not take: {reason}")
 
 
 def _origin(uncaught: tuple[UncaughtException, ...]) -> tuple[str, object] | None:

@@ -353,3 +353,36 @@ def test_calls_in_another_order_are_told_as_such_and_only_by_an_exact_difference
     found = difference_findings(exact)["parent-of-deleted"]
     assert found[run].detail == "calls a in another order than in the reference run"
     assert run not in difference_findings(replace(exact, exact=False))["parent-of-deleted"]
+
+
+def test_a_call_that_is_refused_is_listed_though_it_never_began(tmp_path: Path) -> None:
+    module = """
+        class Printer:
+            def show(self, kind, **options):
+                return getattr(self, "show_" + kind)(**options)
+
+            def show_sum(self):
+                return "+"
+
+            def show_power(self, exp=1):
+                return "^"
+    """
+    found = located(
+        tmp_path,
+        module,
+        "import lib; lib.Printer().show('sum', exp=2)",
+        "import lib; lib.Printer().show('power', exp=2)",
+    )
+    refused = next(ranked for ranked in found.suspects if ranked.suspect.function.qualname == "Printer.show_sum")
+    assert refused.suspect.executed
+    assert refused.rank <= 2
+    assert kinds(found, "Printer.show_sum")["traceback"] == (
+        "was called with arguments that it does not take: got an unexpected keyword argument 'exp'"
+    )
+
+
+@pytest.mark.parametrize("message", ["f() is no call", "len() takes exactly one argument (2 given)"])
+def test_a_type_error_of_no_function_of_the_project_lists_none(tmp_path: Path, message: str) -> None:
+    bad = f"import lib; lib.pick(2); raise TypeError({message!r})"
+    found = located(tmp_path, TWO, bad, "import lib; lib.pick(2)")
+    assert all("traceback" not in kinds(found, name) for name in suspects(found))
