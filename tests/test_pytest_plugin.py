@@ -23,7 +23,7 @@ from xlocal.tracer.errors import ScriptError, UsageError
 
 from xlocal import executed
 from xlocal.executed import Executed, TestRun, run_tests
-from xlocal.failing import TestQuestion, by_name, localize_test, nearest, test_code
+from xlocal.failing import Relative, TestQuestion, by_name, localize_test, nearest, references, test_code
 from xlocal.pytest_session import kept_options
 from xlocal.session import named_after
 
@@ -91,6 +91,7 @@ def test_the_suspects_stand_under_the_failure(run):
     assert section, result.stdout
     lines = section[1].splitlines()
     assert lines[0].startswith("compared with tests/test_sheet.py::test_add_returns_the_minutes[8h 2h-600] (6 of 7")
+    assert not lines[1].startswith("compared with")  # one function tells them apart, so that one is enough
     assert len([line for line in lines if re.match(r" \d\. ", line)]) == 3
     assert any(re.match(r" [123]\. from_days  timesheet/entry\.py:\d+", line) for line in lines), lines
     assert lines[-1].startswith("more: xlocal explain NAME --session .xlocal/test-")
@@ -99,7 +100,8 @@ def test_the_suspects_stand_under_the_failure(run):
 def test_the_session_is_kept_and_holds_no_test_code(run):
     folder, _ = run
     document = ranked(folder)
-    assert [entry["role"] for entry in document["runs"]] == ["buggy", "reference-1", "reference-2"]
+    assert [entry["role"] for entry in document["runs"]] == ["buggy", "reference-1"]
+    assert [entry["repeats"] for entry in document["runs"]] == [2, 1]
     assert document["runs"][0]["command"] == "pytest 'tests/test_sheet.py::test_add_returns_the_minutes[1d 2h-600]'"
     assert document["runs"][0]["exception"] == "AssertionError"
     assert {suspect["function"]["path"].partition("/")[0] for suspect in document["suspects"]} == {"timesheet"}
@@ -129,12 +131,32 @@ def test_nothing_is_written_and_nothing_loaded_when_it_is_off(tmp_path):
     assert not (folder / ".xlocal").exists()
 
 
-@pytest.mark.parametrize("option", [("--xlocal-top", "0"), ("--xlocal-max", "-1")])
-def test_wrong_numbers_are_refused_before_any_test_runs(tmp_path, option):
+@pytest.mark.parametrize(
+    ("option", "text"),
+    [
+        (("--xlocal-top", "0"), "xlocal_top must be a whole number above 0"),
+        (("--xlocal-max", "-1"), "xlocal_max must be a whole number above 0"),
+        (("--xlocal-jobs", "many"), "xlocal_jobs must be a whole number above 0, or auto"),
+        (("--xlocal-ranker", "best"), "xlocal_ranker: there is no ranker 'best'; choose one of fused, "),
+        (("--xlocal-ranker", "spectrum"), "add --xlocal-spectrum"),
+        (("--xlocal-scope", "nowhere"), "xlocal_scope: nowhere: neither a file or folder here nor a package"),
+        (("--xlocal-scope", "./nowhere"), "xlocal_scope: ./nowhere: neither a file or folder here nor a package"),
+    ],
+)
+def test_wrong_options_are_refused_before_any_test_is_collected(tmp_path, option, text):
     result = run_pytest(a_project(tmp_path), "--xlocal", *option, "tests")
     assert result.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "must be a whole number above 0" in result.stderr
-    assert "passed" not in result.stdout
+    assert text in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+    assert "collected" not in result.stdout
+
+
+def test_a_scope_that_tests_put_on_the_path_themselves_is_taken(tmp_path):
+    folder = a_project(tmp_path)
+    (folder / "tests" / "fakes.py").write_text("def fake(): pass\n")
+    for scope in ("fakes", "timesheet", "timesheet/entry.py", "json"):
+        result = run_pytest(folder, "--xlocal", "--xlocal-scope", scope, "-k", "listed")
+        assert result.returncode == 0, result.stderr
 
 
 def test_a_run_without_failures_says_nothing(tmp_path):
@@ -143,11 +165,109 @@ def test_a_run_without_failures_says_nothing(tmp_path):
     assert "xlocal:" not in result.stdout
 
 
+ALONE = "tests/test_sheet.py::test_add_returns_the_minutes[1d 2h-600]"
+
+
+@pytest.mark.parametrize("words", [(ALONE,), ("tests", "-k", "1d")], ids=["by-name", "by-keyword"])
+def test_a_failing_test_that_runs_alone_finds_its_relatives(tmp_path, words):
+    result = run_pytest(a_project(tmp_path), "--xlocal", "--tb=no", "--no-header", *words)
+    assert "1 failed" in result.stdout
+    assert "compared with tests/test_sheet.py::test_add_returns_the_minutes[8h 2h-600] (6 of 7" in result.stdout
+    assert re.search(r"^ [12]\. from_days  timesheet/entry", result.stdout, re.MULTILINE), result.stdout
+    # In the progress, above the suspects, and in pytest's own summary.
+    assert result.stdout.count(ALONE) == 3
+    assert f"xlocal: 1 of 1: {ALONE}\n" in result.stdout
+
+
+def test_tests_that_the_user_keeps_out_by_mark_are_no_relatives(tmp_path):
+    tests = TESTS.replace("def test_each", "@pytest.mark.costly\ndef test_each")
+    tests = tests.replace('("45m", 45), ("8h 2h", 600), ("1d 2h", 600)', '("1d 2h", 600)')
+    ini = "markers = costly\naddopts = -m 'not costly'\n"
+    folder = a_project(tmp_path, tests=tests, ini=ini)
+    result = run_pytest(folder, "--xlocal", "--tb=no", "tests/test_sheet.py::test_add_returns_the_minutes")
+    assert "not localized: no test near it passes, so there is nothing to compare it with\n" in result.stdout
+
+
+def test_several_failing_tests_are_counted_and_share_the_look_at_their_relatives(tmp_path):
+    tests = TESTS.replace('("1d 2h", 600)', '("1d 2h", 600), ("2d", 960)')
+    folder = a_project(tmp_path, tests=tests)
+    (folder / "conftest.py").write_text(
+        "import os, sys\n"
+        "def pytest_configure(config):\n"
+        "    with open(os.path.join(os.path.dirname(__file__), 'starts'), 'a') as file:\n"
+        "        print(len(config.args), 'xlocal_executed' in sys.modules, file=file)\n"
+    )
+    result = run_pytest(folder, "--xlocal", "--xlocal-jobs", "1", "--xlocal-top", "1", "--tb=no", "tests")
+    assert "xlocal: localizing 2 failing tests\n" in result.stdout
+    assert f"xlocal: 1 of 2: {ALONE}\n" in result.stdout
+    assert "xlocal: 2 of 2: tests/test_sheet.py::test_add_returns_the_minutes[2d-960]\n" in result.stdout
+    assert len(re.findall(r"^ 1\. ", result.stdout, re.MULTILINE)) == 2
+    starts = (folder / "starts").read_text().splitlines()
+    # One look at all five tests; then for each failing one two runs and a look closer at it, one and one of a relative.
+    assert [line for line in starts if line.endswith("True")] == ["5 True"]
+    assert starts.count("1 False") == 1 + 2 * 6
+
+
+@pytest.mark.slow
+def test_several_at_once_give_what_one_after_another_gives(tmp_path):
+    tests = TESTS.replace('("1d 2h", 600)', '("1d 2h", 600), ("2d", 960), ("3d", 0)')
+    folder = a_project(tmp_path, tests=tests)
+    shown = []
+    for jobs in ("1", "3"):
+        result = run_pytest(folder, "--xlocal", "--xlocal-jobs", jobs, "--tb=no", "tests")
+        shown.append(result.stdout.partition("= xlocal =")[2].partition("short test summary")[0])
+    assert shown[0] == shown[1]
+    assert shown[0].count("from_days") >= 3
+
+
+APART = """
+import lib
+
+def test_alone():
+    assert lib.parse("7") == 8
+
+def test_other():
+    assert lib.render(3) == "3"
+"""
+LIB = """
+def parse(text):
+    return convert(text)
+
+def convert(text):
+    return int(text) + int(raises(text))
+
+def raises(text):
+    raise ValueError(text)
+
+def render(number):
+    return pad(str(number))
+
+def pad(text):
+    return text
+"""
+
+
+def test_a_reference_with_nothing_in_common_is_dropped_with_what_it_alone_executes(tmp_path):
+    folder = a_project(tmp_path, tests=APART)
+    (folder / "lib.py").write_text(LIB)
+    result = run_pytest(folder, "--xlocal", "--tb=no", "tests")
+    assert "compared with" not in result.stdout
+    assert "relatives-apart: of 1 passing tests near it none executes a function of the project" in result.stdout
+    assert names(ranked(folder))[0] == "raises"
+    assert set(names(ranked(folder))) == {"parse", "convert", "raises"}
+
+
 def test_a_failure_without_passing_relatives_is_told(tmp_path):
-    result = run_pytest(a_project(tmp_path), "--xlocal", "tests", "-k", "1d")
+    tests = """
+    def test_first():
+        assert False
+
+    def test_second():
+        assert False
+    """
+    result = run_pytest(a_project(tmp_path, tests=tests), "--xlocal", "--tb=no", "tests", "-k", "first")
     assert result.returncode == 1
-    assert "not localized: " in result.stdout
-    assert "no test near it passes, so there is nothing to compare it with" in result.stdout
+    assert "not localized: no test near it passes, so there is nothing to compare it with\n" in result.stdout
 
 
 def test_a_test_that_fails_only_after_others_is_told(tmp_path):
@@ -167,7 +287,7 @@ def test_a_test_that_fails_only_after_others_is_told(tmp_path):
     question = TestQuestion(
         "tests/test_sheet.py::test_third", relatives=("tests/test_sheet.py::test_second",), cwd=folder
     )
-    with pytest.raises(ScriptError, match="passes when it runs with few others"):
+    with pytest.raises(ScriptError, match="test_third: passes when it runs with few others"):
         localize_test(question, session=tmp_path / "session")
 
 
@@ -345,6 +465,22 @@ def test_the_nearest_relative_has_the_largest_share_in_common():
     assert [relative.nodeid for relative in found] == ["near", "outside", "far", "unseen"]
     assert (found[0].common, found[0].either) == (3, 4)
     assert str(found[-1]) == "unseen (a relative by name)"
+
+
+def test_one_reference_is_enough_where_little_sets_the_test_apart():
+    def relative(common: int, either: int, missing: int) -> Relative:
+        return Relative(f"{common}", common, either, missing)
+
+    near, far, apart = relative(9, 11, 1), relative(3, 14, 7), relative(0, 20, 10)
+    assert references([near, far, apart], most=2) == [near]
+    same = relative(10, 10, 0)
+    assert references([same, near, apart], most=3) == [same, near]
+    assert references([same, far], most=2) == [same]  # less than half as near
+    assert references([far, relative(2, 14, 8)], most=2) == [far, relative(2, 14, 8)]
+    assert references([far, far, far], most=2) == [far, far]
+    assert references([apart], most=2) == []
+    unseen = Relative("unseen", None, None)
+    assert references([unseen, unseen, unseen], most=2) == [unseen, unseen]
 
 
 def test_what_belongs_to_the_tests_is_told_by_name_and_folder():

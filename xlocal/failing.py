@@ -7,7 +7,7 @@ import difflib
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path, PurePosixPath
@@ -26,6 +26,10 @@ from xlocal.tracer.launch import check_interpreter
 from xlocal.tracer.scope import Scope, find_scope
 
 MOST_CANDIDATES = 8  # relatives that are run to see which is nearest
+COLLECT_SECONDS = 60.0  # that collecting the tests beside a failing one may take
+FEW = 3  # functions that set a failing test apart from one relative clearly enough
+HALF = 0.5  # of what the nearest relative shares: less is too far off to be one more reference
+NEAR = 0.75  # in common, from which one relative may do
 MOST_SEEN = 100  # relatives to choose from where all tests were seen already
 TEST_FOLDERS = frozenset({"test", "tests"})
 TEST_FILES = ("test_*.py", "*_test.py", "conftest.py")
@@ -36,15 +40,19 @@ class TestQuestion:
     """A failing test and where to look for passing ones.
 
     `nodeid` and `relatives` are node ids below `rootdir`. Without it, the path in `nodeid` starts from `cwd`, pytest is
-    asked for the rest, and the tests of the same file are the relatives. `options` go to pytest in every run.
-    `references` is how many relatives to compare with. `tests` lets the tests' own functions be suspects. `whole` is
-    what all tests of a run executed, for spectrum evidence.
+    asked for the rest, and the tests of the same file are the relatives. `collecting` are options to look for tests
+    beside the failing one that the run left out; None where it left none out. `unfit` are those known not to pass.
+    `options` go to pytest in every run. `references` is how many relatives to compare with at most. `tests` lets the
+    tests' own functions be suspects. `whole` is what all tests of a run executed, for spectrum evidence, and `seen`
+    what a run of this test with its likely relatives showed.
     """
 
     __test__ = False
 
     nodeid: str
     relatives: tuple[str, ...] = ()
+    collecting: tuple[str, ...] | None = None
+    unfit: tuple[str, ...] = ()
     options: tuple[str, ...] = ()
     rootdir: Path | None = None
     scope: tuple[str, ...] = ()
@@ -57,17 +65,27 @@ class TestQuestion:
     tests: bool = False
     test_files: tuple[str, ...] = TEST_FILES
     whole: Executed | None = None
+    seen: Executed | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A passing test chosen as reference: how many of the functions that either test executes both do."""
+    """A passing test chosen as reference: how many of the functions that either test executes both do.
+
+    `missing` counts those that the failing test executes and this one does not. All are None where they were not seen.
+    """
 
     __test__ = False
 
     nodeid: str
     common: int | None
     either: int | None
+    missing: int | None = None
+
+    @property
+    def share(self) -> float:
+        """The share in common, from 0 to 1; 0 where it was not seen."""
+        return (self.common or 0) / (self.either or 1)
 
     def __str__(self) -> str:
         if self.common is None:
@@ -99,34 +117,45 @@ def localize_test(
     failing = runs.get(question.nodeid)
     if failing is not None and failing.outcome != "failed":
         ended = "is skipped" if failing.outcome == "other" else "passes"
-        raise ScriptError(f"{question.nodeid} {ended} when it runs with few others: it depends on what ran before it")
+        raise ScriptError(f"{question.nodeid}: {ended} when it runs with few others: it depends on what ran before it")
     passing = [name for name in relatives if name in runs and runs[name].outcome == "passed"]
     if not passing:
         raise ScriptError(f"{question.nodeid}: no test near it passes, so there is nothing to compare it with")
     command = parse_command(_command(question, question.nodeid), cwd=Path.cwd())
     scope, _ = find_scope([command], given=question.scope, python=question.python, cwd=question.cwd, env=question.env)
-    chosen = nearest(failing, {name: runs[name] for name in passing}, _in_scope(scope, question))[: question.references]
+    found = nearest(failing, {name: runs[name] for name in passing}, _in_scope(scope, question))
+    chosen = references(found, most=question.references)
+    compared = chosen or found[:1]  # for want of a relative: what that one alone executes is left out
     asked = Question(
         buggy=_command(question, question.nodeid),
-        references=tuple(_command(question, relative.nodeid) for relative in chosen),
+        references=tuple(_command(question, relative.nodeid) for relative in compared),
         scope=question.scope,
         python=question.python,
         cwd=question.cwd,
         env={**question.env, "PYTEST_ADDOPTS": shlex.join(question.options)},
         timeout=question.timeout,
         repeat=question.repeat,
+        values=bool(chosen),
+        thrifty=True,
     )
-    enrich = _enricher(question, failing)
-    found = investigate(asked, session=session, ranker=ranker, enrich=enrich, progress=progress)
+    enrich = _enricher(question, failing, related=bool(chosen))
+    answer = investigate(asked, session=session, ranker=ranker, enrich=enrich, progress=progress)
     # That a test fails only with the status of pytest is no doubt about the recording.
-    return LocalizedTest(with_warnings(found, _doubts(failing)), tuple(chosen))
+    return LocalizedTest(with_warnings(answer, tuple(_doubts(failing, found, chosen))), tuple(chosen))
 
 
-def _doubts(failing: TestRun | None) -> tuple[Warned, ...]:
-    if failing is not None and failing.places is not None:
-        return ()
-    text = "another tool held the profile hook while the tests ran, so the references were chosen by their names alone"
-    return (Warned("relatives-unseen", text),)
+def _doubts(failing: TestRun | None, found: Sequence[Relative], chosen: Sequence[Relative]) -> Iterator[Warned]:
+    if failing is None or failing.places is None:
+        yield Warned(
+            "relatives-unseen",
+            "another tool held the profile hook while the tests ran, so the references were chosen by name alone",
+        )
+    if not chosen:
+        text = (
+            f"of {len(found)} passing tests near it none executes a function of the project that it executes too, so "
+            "the list is of all that it executes, and rests on where it raised more than on a comparison"
+        )
+        yield Warned("relatives-apart", text)
 
 
 def _collected(question: TestQuestion) -> TestQuestion:
@@ -143,25 +172,82 @@ def _collected(question: TestQuestion) -> TestQuestion:
     return dataclasses.replace(question, nodeid=nodeid, relatives=relatives, rootdir=root)
 
 
-def _run(question: TestQuestion, arguments: Sequence[str]) -> Executed:
+def _run(question: TestQuestion, arguments: Sequence[str], *, timeout: float | None = None) -> Executed:
     return run_tests(
         [*question.options, *arguments],
         python=question.python,
         cwd=question.cwd,
         env={**question.env, "PYTEST_ADDOPTS": ""},
-        timeout=question.timeout,
+        timeout=timeout or question.timeout,
     )
+
+
+def look(questions: Sequence[TestQuestion], *, progress: Progress = lambda _: None) -> list[TestQuestion]:
+    """The questions, which are of one run, with what a run of all their tests and likely relatives shows.
+
+    One start of pytest then serves for all; where that does not work out, each question looks by itself.
+    """
+    progress("looking for passing relatives")
+    widened = _with_tests_beside(questions)
+    if len(questions) < 2 or any(question.whole is not None for question in questions):
+        return widened
+    wanted = {name for question in widened for name in (question.nodeid, *_likely(question)[:MOST_CANDIDATES])}
+    try:
+        seen = _run(questions[0], [_argument(questions[0], name) for name in sorted(wanted)])
+    except ScriptError:
+        return widened
+    return [dataclasses.replace(question, seen=seen) for question in widened]
+
+
+def _with_tests_beside(questions: Sequence[TestQuestion]) -> list[TestQuestion]:
+    """The questions with the tests of the same files as relatives too, where the run left tests out."""
+    asking = [question for question in questions if question.collecting is not None]
+    if not asking:
+        return list(questions)
+    first = asking[0]
+    files = dict.fromkeys(_argument(first, _file(question.nodeid)) for question in asking)
+    wanted = ["--collect-only", "-q", *(first.collecting or ()), *files]
+    try:
+        listed = _run(first, wanted, timeout=min(first.timeout, COLLECT_SECONDS)).collected
+    except ScriptError:  # then there are those of the run alone
+        return list(questions)
+    return [
+        dataclasses.replace(question, collecting=None, relatives=_beside(question, listed))
+        if question.collecting is not None
+        else question
+        for question in questions
+    ]
+
+
+def _beside(question: TestQuestion, listed: Sequence[str]) -> tuple[str, ...]:
+    unfit = {question.nodeid, *question.unfit}
+    more = (name for name in listed if name not in unfit and _file(name) == _file(question.nodeid))
+    return tuple(dict.fromkeys((*question.relatives, *more)))
+
+
+def _likely(question: TestQuestion) -> list[str]:
+    return by_name(question.nodeid, {name for name in question.relatives if name != question.nodeid})
 
 
 def _run_relatives(question: TestQuestion) -> tuple[Mapping[str, TestRun], Sequence[str]]:
     """What the test and its likely relatives execute, and the relatives, most likely first."""
-    likely = by_name(question.nodeid, question.relatives)
+    [question] = _with_tests_beside([question])
+    likely = _likely(question)
     whole = question.whole
     if whole is not None and whole.held_by is None and question.nodeid in whole.tests:
-        return whole.tests, likely[:MOST_SEEN]
+        known = [name for name in likely[:MOST_CANDIDATES] if name in whole.tests]
+        if len(known) == len(likely[:MOST_CANDIDATES]):
+            return whole.tests, likely[:MOST_SEEN]
     likely = likely[:MOST_CANDIDATES]
-    wanted = [word for name in (question.nodeid, *likely) for word in shlex.split(_command(question, name))[1:]]
-    return _run(question, wanted).tests, likely
+    seen = question.seen.tests if question.seen is not None else {}
+    if question.nodeid in seen and seen[question.nodeid].outcome == "failed":
+        return seen, likely
+    return _run(question, [_argument(question, name) for name in (question.nodeid, *likely)]).tests, likely
+
+
+def _argument(question: TestQuestion, nodeid: str) -> str:
+    """A node id, or its file, as it is given to pytest."""
+    return shlex.split(_command(question, nodeid))[1]
 
 
 def _command(question: TestQuestion, nodeid: str) -> str:
@@ -215,9 +301,27 @@ def nearest(
     here = set(filter(in_scope, failing.places))
     found = []
     for name, run in passing.items():
-        there = None if run.places is None else set(filter(in_scope, run.places))
-        found.append(Relative(name, *((None, None) if there is None else (len(here & there), len(here | there)))))
-    return sorted(found, key=lambda relative: -(relative.common or 0) / (relative.either or 1))
+        if run.places is None:
+            found.append(Relative(name, None, None))
+            continue
+        there = set(filter(in_scope, run.places))
+        found.append(Relative(name, len(here & there), len(here | there), len(here - there)))
+    return sorted(found, key=lambda relative: -relative.share)
+
+
+def references(found: Sequence[Relative], *, most: int) -> list[Relative]:
+    """The relatives to compare with, of those that `nearest` sorted: none that has nothing in common.
+
+    One alone where a few functions set the failing test apart from it; others only where they are about as near,
+    because what an unlike test executes besides says nothing about the failing one.
+    """
+    usable = [relative for relative in found if relative.common != 0]
+    if not usable or usable[0].common is None:
+        return usable[:most]
+    first = usable[0]
+    if first.missing is not None and 0 < first.missing <= FEW and first.share >= NEAR:
+        return [first]
+    return [relative for relative in usable if relative.share >= HALF * first.share][:most]
 
 
 def _in_scope(scope: Scope, question: TestQuestion) -> Callable[[Place], bool]:
@@ -254,13 +358,17 @@ def test_code(question: TestQuestion) -> Callable[[str], bool]:
 test_code.__test__ = False  # type: ignore[attr-defined]  # it is no test
 
 
-def _enricher(question: TestQuestion, failing: TestRun | None) -> Callable[[Comparison, Scope], Comparison]:
+def _enricher(
+    question: TestQuestion, failing: TestRun | None, *, related: bool
+) -> Callable[[Comparison, Scope], Comparison]:
     """Leaves the tests' own functions out, and adds what only the test run tells: where the test raised, and the
-    spectrum of the whole run."""
+    spectrum of the whole run. Where the reference is not `related`, what it alone executes is left out."""
 
     def enrich(comparison: Comparison, scope: Scope) -> Comparison:
         is_test = test_code(question)
         kept = [suspect for suspect in comparison.suspects if not is_test(suspect.function.path)]
+        if not related:
+            kept = [suspect for suspect in kept if suspect.executed]
         index = SourceIndex(scope)
         more: dict[Function, list[Evidence]] = {}
         raised = failing.raised if failing is not None else ()

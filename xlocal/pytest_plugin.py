@@ -27,9 +27,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="The code to observe; may be repeated (default: the project that the tests import).",
     )
     group.addoption(
-        "--xlocal-references", type=int, metavar="N", help="How many passing tests to compare with (default: 2)."
+        "--xlocal-references",
+        type=int,
+        metavar="N",
+        help="How many passing tests to compare with at most (default: 2).",
     )
     group.addoption("--xlocal-max", type=int, metavar="N", help="How many failing tests to localize (default: 5).")
+    group.addoption(
+        "--xlocal-jobs",
+        metavar="N|auto",
+        help="How many failing tests to localize at once; auto: as many as there are cores "
+        "(default: as many as xdist runs at once, else 1).",
+    )
     group.addoption(
         "--xlocal-tests", action="store_true", default=None, help="Let the tests' own functions be suspects too."
     )
@@ -45,6 +54,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("xlocal_scope", "as --xlocal-scope, separated by spaces", type="args", default=[])
     parser.addini("xlocal_references", "as --xlocal-references", default="2")
     parser.addini("xlocal_max", "as --xlocal-max", default="5")
+    parser.addini("xlocal_jobs", "as --xlocal-jobs", default="")
     parser.addini("xlocal_tests", "as --xlocal-tests", type="bool", default=False)
     parser.addini("xlocal_spectrum", "as --xlocal-spectrum", type="bool", default=False)
     parser.addini("xlocal_ranker", "as --xlocal-ranker", default="fused")

@@ -11,6 +11,8 @@ from typing import Any
 
 from xlocal.kept import Keeper
 from xlocal.ranking.localize import Comparison, Localization, compare, rank_suspects
+from xlocal.ranking.observation import observe
+from xlocal.ranking.source import SourceIndex
 from xlocal.session import COMPARISON, RECORDINGS, Session, digests, replacing, settled
 from xlocal.tracer.closeup import Closeup, Focus, steady
 from xlocal.tracer.command import Command, parse_command
@@ -30,7 +32,8 @@ def _silent(_message: str) -> None:
 @dataclass(frozen=True, slots=True)
 class Question:
     """Two or more commands to compare and how to run them; `timeout` and `budget` are seconds. `values` asks for the
-    second pass, which sees lines and values.
+    second pass, which sees lines and values. `thrifty` has each reference run once where the runs of the buggy command
+    make the same calls: what is steady there and differs in a reference is no noise.
 
     Each command is a script or text such as `script.py --flag`, `-m pkg.tool x`, `pytest tests/test_a.py::test_b`.
     """
@@ -47,6 +50,7 @@ class Question:
     budget: float = 60.0
     values: bool = True
     issue: str | None = None
+    thrifty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,14 +124,20 @@ def answer(
 
         def closer(recording: Recording, focus: Focus) -> list[Closeup]:
             run = by_role[recording.role]
-            seen = closeups(recording, focus, cwd=run.cwd, env=run.env, **how)
+            once = {"repeat": len(recording.executions)}
+            seen = closeups(recording, focus, cwd=run.cwd, env=run.env, **{**how, **once})
             alike = steady([ready.reread(run, focus, each) for each in seen])
             kept.closeup(recording.role, focus, alike)
             return [alike]
 
-        buggy, *references = [
-            record(run.command, role=role, cwd=run.cwd, env=run.env, **how) for role, run in by_role.items()
-        ]
+        def recorded(role: str) -> Recording:
+            run = by_role[role]
+            return record(run.command, role=role, cwd=run.cwd, env=run.env, **how)
+
+        buggy = recorded(roles[0])
+        if question.thrifty and question.repeat > 1 and not observe(buggy, SourceIndex(scope), scope).noisy:
+            how["repeat"] = 1
+        references = [recorded(role) for role in roles[1:]]
         comparison = compare(
             buggy,
             references,

@@ -1,7 +1,8 @@
 """A process that does one piece of work for another program (pytest, an MCP server), apart from that program's hooks.
 
 It reads one JSON request from standard input and writes JSON lines: `{"progress": TEXT}` any number of times, then
-`{"result": ...}` or `{"error": TEXT, "exit_code": N}`. SIGTERM ends it and whatever it started.
+`{"result": ...}` or `{"error": TEXT, "exit_code": N}`. Several tests are answered one by one: `{"test": NODEID,
+"begins": true}`, then the same name with a result or an error. SIGTERM ends it and whatever it started.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from xlocal.tracer.errors import XlocalError
+
+if TYPE_CHECKING:
+    from xlocal.executed import Executed
+    from xlocal.failing import TestQuestion
 
 COMMAND = (sys.executable, "-P", "-m", "xlocal.worker")
 # What tools that watch pytest leave for the processes that it starts; those here are ours.
@@ -40,17 +47,21 @@ def main() -> None:
         with contextlib.suppress(BrokenPipeError):  # the program that asked is gone
             _write(answers, message)
 
+    say(**_told(lambda: _WORK[request["do"]](request["with"], say)))
+
+
+def _told(work: Callable[[], Any]) -> dict[str, Any]:
+    """The result of some work, or the error that ended it, in one line."""
     try:
-        result = _WORK[request["do"]](request["with"], lambda text: say(progress=text))
+        return {"result": work()}
     except XlocalError as error:
-        say(error=str(error), exit_code=error.exit_code)
-    except Exception as error:
+        return {"error": str(error), "exit_code": error.exit_code}
+    except Exception as error:  # noqa: BLE001
         # As in the command's main: whoever asked is told in one line.
-        say(error=f"unexpected {type(error).__name__}: {error} (this is a bug of xlocal)", exit_code=4)
         if os.environ.get("XLOCAL_DEBUG"):
-            raise
-    else:
-        say(result=result)
+            traceback.print_exc()
+        text = f"unexpected {type(error).__name__}: {error} (this is a bug of xlocal)"
+        return {"error": text, "exit_code": XlocalError.exit_code}
 
 
 def _write(stream: IO[str], message: Mapping[str, Any]) -> None:
@@ -58,10 +69,10 @@ def _write(stream: IO[str], message: Mapping[str, Any]) -> None:
     stream.flush()
 
 
-Say = Callable[[str], None]
+Say = Callable[..., None]  # one message: its fields by name
 
 
-def _trace(given: Mapping[str, Any], progress: Say) -> dict[str, Any]:
+def _trace(given: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Investigate a pair of scripts; the JSON of `xlocal trace`."""
     from xlocal.question import Question, investigate
     from xlocal.report import as_json
@@ -75,31 +86,60 @@ def _trace(given: Mapping[str, Any], progress: Say) -> dict[str, Any]:
         }
     )
     found = investigate(
-        question, session=Path(given["session"]), ranker=given.get("ranker", "fused"), progress=progress
+        question, session=Path(given["session"]), ranker=given.get("ranker", "fused"), progress=_progress(say)
     )
     document: dict[str, Any] = json.loads(as_json(found, top=given["top"]))
     return document
 
 
-def _localize_test(given: Mapping[str, Any], progress: Say) -> dict[str, Any]:
+def _progress(say: Say) -> Callable[[str], None]:
+    return lambda text: say(progress=text)
+
+
+def _localize_test(given: Mapping[str, Any], say: Say) -> dict[str, Any]:
     """Localize a failing test; the JSON of `xlocal trace`, the relatives, and lines to print below the failure."""
+    return _localized(_test_question(given["question"], _whole(given)), Path(given["session"]), given, say)
+
+
+def _localize_tests(given: Mapping[str, Any], say: Say) -> None:
+    """The same for several failing tests of one run, each answered when it is done."""
+    from xlocal.failing import look
+
+    whole = _whole(given)
+    questions = [_test_question(question, whole) for question in given["questions"]]
+    for question, session in zip(look(questions, progress=_progress(say)), given["sessions"], strict=True):
+        say(test=question.nodeid, begins=True)
+        say(test=question.nodeid, **_told(partial(_localized, question, Path(session), given, say)))
+
+
+def _whole(given: Mapping[str, Any]) -> Executed | None:
+    """What all tests of the run executed, from the files of its processes."""
     from xlocal.executed import Executed
-    from xlocal.failing import TestQuestion, localize_test
+
+    if not given.get("whole"):
+        return None
+    documents = (json.loads(Path(file).read_text("utf-8", "surrogateescape")) for file in given["whole"])
+    return Executed.merged(map(Executed.from_json, documents))
+
+
+def _test_question(asked: Mapping[str, Any], whole: Executed | None) -> TestQuestion:
+    from xlocal.failing import TestQuestion
+
+    question = dict(asked)
+    for name in ("relatives", "options", "scope", "test_files", "collecting", "unfit"):
+        if question.get(name) is not None:
+            question[name] = tuple(question[name])
+    for name in ("cwd", "rootdir"):
+        if question.get(name):
+            question[name] = Path(question[name])
+    return TestQuestion(**question, whole=whole)
+
+
+def _localized(question: TestQuestion, session: Path, given: Mapping[str, Any], say: Say) -> dict[str, Any]:
+    from xlocal.failing import localize_test
     from xlocal.report import all_warnings, as_json, reason, where
 
-    asked = dict(given["question"])
-    for name in ("relatives", "options", "scope", "test_files"):
-        if name in asked:
-            asked[name] = tuple(asked[name])
-    for name in ("cwd", "rootdir"):
-        if asked.get(name):
-            asked[name] = Path(asked[name])
-    if given.get("whole"):
-        documents = [json.loads(Path(file).read_text("utf-8", "surrogateescape")) for file in given["whole"]]
-        asked["whole"] = Executed.merged(Executed.from_json(document) for document in documents)
-    answer = localize_test(
-        TestQuestion(**asked), session=Path(given["session"]), ranker=given.get("ranker", "fused"), progress=progress
-    )
+    answer = localize_test(question, session=session, ranker=given.get("ranker", "fused"), progress=_progress(say))
     found = answer.found
     document: dict[str, Any] = json.loads(as_json(found, top=given["top"]))
     document["relatives"] = [dataclasses.asdict(relative) for relative in answer.relatives]
@@ -117,9 +157,10 @@ def _localize_test(given: Mapping[str, Any], progress: Say) -> dict[str, Any]:
 # Of every system and every test, so that they need not be said under each failure.
 _NO_DOUBT = frozenset({"addresses-random", "scope-guessed"})
 
-_WORK: Mapping[str, Callable[[Mapping[str, Any], Say], dict[str, Any]]] = {
+_WORK: Mapping[str, Callable[[Mapping[str, Any], Say], dict[str, Any] | None]] = {
     "trace": _trace,
     "localize_test": _localize_test,
+    "localize_tests": _localize_tests,
 }
 
 if __name__ == "__main__":
