@@ -61,6 +61,16 @@ def test_found_is_a_sequence_of_suspects(found):
     assert found.localization.issue.startswith("Days are counted too long")
 
 
+def test_the_repr_is_a_short_table(found):
+    lines = repr(found).splitlines()
+    assert lines[0].split() == ["rank", "function", "where", "why"]
+    assert lines[1].split()[:3] == ["1", "from_days", "timesheet/entry.py:31"]
+    assert lines[-1] == f"... and {len(found) - 3} more"
+    assert max(map(len, lines)) < 140
+    starts = {line.index(str(one.suspect.function.qualname)) for line, one in zip(lines[1:-1], found, strict=False)}
+    assert starts == {lines[0].index("function")}
+
+
 def test_rich_shows_what_the_command_prints(found):
     plain, coloured = StringIO(), StringIO()
     Console(file=plain, width=120).print(found)
@@ -121,6 +131,7 @@ def test_nothing_found_says_why(project):
     same = xlocal.localize("reference.py", "reference.py", repeat=1, session=project / "same")
     assert len(same) == 0
     assert str(same) == "no suspects"
+    assert repr(same).startswith("No suspects. Compared ")
     assert same.warnings[-1].slug == "nothing-found"
     assert "No suspects." in parsed(same._repr_html_())
 

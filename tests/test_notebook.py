@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BUGGY = 'from timesheet import Sheet\nassert Sheet().add("review", "1d 2h") == 600\n'
 REFERENCE = 'from timesheet import Sheet\nassert Sheet().add("review", "8h 2h") == 600\n'
 SHELL = """
-import json, sys
+import contextlib, io, json, sys
 from IPython.core.interactiveshell import InteractiveShell
 from traitlets.config import Config
 
@@ -27,10 +28,12 @@ shell = InteractiveShell(config=settings)
 shell.run_line_magic("load_ext", "xlocal")
 shown = []
 for cell in json.load(sys.stdin):
-    result = shell.run_cell(cell)
+    with contextlib.redirect_stdout(io.StringIO()) as out, contextlib.redirect_stderr(io.StringIO()) as err:
+        result = shell.run_cell(cell)
     error = result.error_in_exec or result.error_before_exec
     data = {} if result.result is None else shell.display_formatter.format(result.result)[0]
-    shown.append({"error": None if error is None else f"{type(error).__name__}: {error}", "data": data})
+    shown.append({"error": None if error is None else f"{type(error).__name__}: {error}", "data": data,
+                  "printed": out.getvalue() + err.getvalue()})
 print("RESULT", json.dumps(shown))
 """
 
@@ -63,7 +66,49 @@ def test_two_cells_are_compared_and_shown_as_tables(folder):
     assert "from_days" in second["data"]["text/html"]
     assert second["data"]["text/html"].count("<table>") == 2
     assert wrong["error"].startswith("UsageError: %%xlocal: argument role: invalid choice: 'other'")
+    shown = second["data"]["text/plain"].splitlines()
+    assert shown[0].split() == ["rank", "function", "where", "why"]
+    assert "from_days" in second["data"]["text/plain"]
+    assert re.fullmatch(r"\.\.\. and \d+ more", shown[-1])
+    assert len(shown) == 1 + 3 + 1
     assert (folder / ".xlocal" / "notebook" / "buggy.py").read_text().strip() == BUGGY.strip()
+
+
+def test_mistakes_are_answered_in_one_line_without_a_traceback(folder):
+    cells = [
+        "%%xlocal\npass",
+        "%%xlocal bugy\npass",
+        "%%xlocal buggy --colour\npass",
+        "%%xlocal buggy --repeat 0\npass",
+        '%%xlocal buggy --issue "no end\npass',
+        "%%xlocal buggy\nx = 1\ndef f(:\n    pass",
+        "%%xlocal buggy --scope nowhere\npass",
+        "%%xlocal reference\npass",
+    ]
+    told = run_cells(folder, *cells)
+    wrong = [one["error"] for one in told if one["error"]]
+    assert len(wrong) == len(cells) - 1  # the last but one only says that a reference is wanted
+    assert all(error.startswith("UsageError: ") and "\n" not in error for error in wrong)
+    assert "arguments are required: role; usage: %%xlocal buggy|reference" in wrong[0]
+    assert "'0' is no whole number above 0" in wrong[3]
+    assert "No closing quotation" in wrong[4]
+    assert wrong[5].startswith("UsageError: %%xlocal buggy, line 2 below it: SyntaxError: ")
+    assert "--scope nowhere" in wrong[6]
+    assert not any("Traceback" in one["printed"] for one in told)
+
+
+def test_the_extension_can_be_unloaded_and_loaded_again(folder):
+    loaded, unload, gone, load, again = run_cells(
+        folder,
+        "%%xlocal buggy --repeat 1\n" + BUGGY,
+        "%unload_ext xlocal",
+        "%%xlocal buggy\npass",
+        "%load_ext xlocal",
+        "%%xlocal buggy --repeat 1\n" + BUGGY,
+    )
+    assert [one["error"] for one in (loaded, unload, load, again)] == [None] * 4
+    assert "not found" in gone["printed"] + str(gone["error"])
+    assert "kept as" in again["data"]["text/plain"]
 
 
 def test_several_references_are_told_apart_and_a_cell_may_run_again(folder, monkeypatch):

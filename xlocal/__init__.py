@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from xlocal.api import localize as localize
     from xlocal.api import trace as trace
     from xlocal.notebook import load_ipython_extension as load_ipython_extension
+    from xlocal.notebook import unload_ipython_extension as unload_ipython_extension
     from xlocal.question import Question as Question
     from xlocal.question import investigate as investigate
     from xlocal.question import read_issue as read_issue
@@ -56,6 +57,7 @@ _HOMES = {
     "Found": "api",
     "Traced": "api",
     "load_ipython_extension": "notebook",
+    "unload_ipython_extension": "notebook",
     # the whole job
     "Question": "question",
     "investigate": "question",

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 SESSION = Path(".xlocal/latest")
 SHOWN = 20
+SHORT = 10  # rows of a repr
+MOST_WORDS = 72  # characters of a reason in a repr
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,10 @@ class Found:
     def __str__(self) -> str:
         lines = [f"{one.rank}. {one.suspect.function.qualname} ({where(one)})" for one in self.suspects[: self.top]]
         return "\n".join(lines) or "no suspects"
+
+    def __repr__(self) -> str:
+        """A short table, which Python's and IPython's prompts show."""
+        return _plain_table(self.localization, min(self.top, SHORT))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[RenderableType]:
         """What `xlocal trace` prints."""
@@ -229,6 +235,29 @@ def _text(command: str | Path) -> str:
 
 def _names(scope: str | Sequence[str]) -> tuple[str, ...]:
     return (scope,) if isinstance(scope, str) else tuple(scope)
+
+
+def _plain_table(found: Localization, most: int) -> str:
+    """The first suspects in columns; when there are none, why."""
+    if not found.suspects:
+        return f"No suspects. {all_warnings(found)[-1].text}"
+    shown = found.suspects[:most]
+    head = ("rank", "function", "where", "why")
+    rows = [
+        (str(one.rank), one.suspect.function.qualname, where(one), reason(one, issue=found.issue, ranker=found.ranker))
+        for one in shown
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)][:3]
+    lines = [
+        f"{rank:>{widths[0]}}  {name:{widths[1]}}  {place:{widths[2]}}  {_cut(why)}"
+        for rank, name, place, why in (head, *rows)
+    ]
+    more = len(found.suspects) - len(shown)
+    return "\n".join([*lines, f"... and {more:,} more"] if more else lines)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MOST_WORDS else f"{text[: MOST_WORDS - 3].rstrip()}..."
 
 
 def _html(found: Localization, top: int) -> str:
