@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
 import sys
 import textwrap
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from xlocal.ranking.localize import Localization
 from xlocal.ranking.source import FunctionSource
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.closeup import NO_VALUE, CallKey, CallRecord, Closeup
 from xlocal.tracer.errors import UsageError
+from xlocal.tracer.scope import Scope
 
+from xlocal.annotations import as_annotations
 from xlocal.between import Revision, _alike, _Lines, investigate_between
 from xlocal.question import Question, rerank
+from xlocal.report import as_markdown, print_text, reason
 
 GOOD = """
 def read(text):
@@ -94,6 +100,27 @@ def test_the_function_that_the_commits_changed_comes_first_and_is_marked(found):
     assert (buggy.command, reference.command) == (f"{folder}/repro.py (HEAD)", f"{folder}/repro.py (first)")
 
 
+def test_changed_suspects_are_marked_in_every_output_whatever_their_strongest_reason(found):
+    _, localized = found
+    detail = evidence(localized)["convert"]["changed"]
+    suspect = localized.suspects[0].suspect
+    lighter = [dataclasses.replace(item, weight=0.01) if item.kind == "changed" else item for item in suspect.evidence]
+    first = dataclasses.replace(localized.suspects[0], suspect=dataclasses.replace(suspect, evidence=tuple(lighter)))
+    localized = dataclasses.replace(localized, suspects=(first, *localized.suspects[1:]))
+    assert not reason(first, issue=None).startswith("Changed")
+    sentence = f"{detail[0].upper()}{detail[1:]}."
+    for width in (160, 60):
+        paper = StringIO()
+        print_text(localized, Console(file=paper, width=width), top=1)
+        assert " ".join(sentence.split()) in " ".join(paper.getvalue().split()) or width == 160
+        assert "Accept" in paper.getvalue()
+    head, *_ = [line for line in as_markdown(localized, top=1).splitlines() if line.startswith("1. ")]
+    assert head.endswith(", changed")
+    annotation = as_annotations(localized, Scope(()), top=2).splitlines()
+    assert "suspect 1%2C convert (changed)::" in annotation[0]
+    assert "(changed)" not in annotation[1]
+
+
 def test_what_only_moved_or_is_described_otherwise_is_not_marked(found):
     seen = evidence(found[1])
     assert "changed" not in seen["read"]
@@ -117,6 +144,7 @@ def test_the_session_can_be_ranked_again_and_the_work_trees_are_used_again(found
     assert not again.warnings or "source-changed" not in {warned.slug for warned in again.warnings}
     trees = sorted((folder / ".xlocal" / "worktrees").iterdir())
     assert len(trees) == 2
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
     (trees[0] / "sums.py").write_text("raise SystemExit('left by somebody')")
     assert between(folder).suspects[0].suspect.function.qualname == "convert"
     assert git(folder, "status", "--porcelain") == "?? repro.py"
@@ -143,6 +171,78 @@ def test_generated_files_that_git_ignores_are_there_too(tmp_path):
     (folder / ".gitignore").write_text("_version.py\n.xlocal\n")
     (folder / "_version.py").write_text("number = 3\n")
     assert [run.exit_status for run in between(folder).runs] == [1, 0]
+
+
+def test_changes_that_are_not_committed_are_told(tmp_path):
+    folder = a_repository(tmp_path)
+    assert "uncommitted-left-out" not in {warned.slug for warned in between(folder).warnings}
+    (folder / "sums.py").write_text("def total(text):\n    return 1\n")
+    found = between(folder)
+    told = {warned.slug: warned.text for warned in found.warnings}
+    wanted = "sums.py has changes that are not committed; both revisions ran without them"
+    assert told["uncommitted-left-out"] == wanted
+    assert [run.exit_status for run in found.runs] == [1, 0]
+
+
+def test_a_new_module_of_a_package_counts_as_uncommitted(tmp_path):
+    folder = a_repository(tmp_path, at="pkg/sums.py", good=GOOD, bad=BAD)
+    (folder / "pkg" / "__init__.py").touch()
+    git(folder, "add", "pkg")
+    git(folder, "commit", "--quiet", "-m", "Make it a package")
+    (folder / "pkg" / "new.py").write_text("")
+    (folder / "pkg" / "notes.txt").write_text("")
+    (folder / "repro.py").write_text(SCRIPT.replace("import sums", "from pkg import sums"))
+    told = {warned.slug: warned.text for warned in between(folder).warnings}
+    assert told["uncommitted-left-out"].startswith("pkg/new.py has changes")
+
+
+def test_a_tree_that_was_registered_with_the_repository_is_taken_out(tmp_path):
+    folder = a_repository(tmp_path)
+    commit = git(folder, "rev-parse", "HEAD")[:12]
+    git(folder, "worktree", "add", "--quiet", "--detach", f".xlocal/worktrees/{commit}", "HEAD")
+    assert between(folder).suspects[0].suspect.function.qualname == "convert"
+    assert len(git(folder, "worktree", "list").splitlines()) == 1
+    assert evidence(between(folder))["convert"]["changed"].endswith("Accept signs)")
+
+
+def test_a_shallow_clone_and_a_work_tree_of_the_users_own_serve_too(tmp_path):
+    origin = a_repository(tmp_path / "origin")
+    shallow = tmp_path / "shallow"
+    git(tmp_path, "clone", "--quiet", "--depth", "3", origin.as_uri(), str(shallow))
+    git(origin, "worktree", "add", "--quiet", "--detach", str(tmp_path / "beside"), "HEAD")
+    for folder in (shallow, tmp_path / "beside"):
+        (folder / "repro.py").write_text(SCRIPT)
+        assert between(folder, "HEAD~2").suspects[0].suspect.function.qualname == "convert"
+    assert len(git(origin, "worktree", "list").splitlines()) == 2
+
+
+@pytest.fixture
+def with_submodule(tmp_path) -> Path:
+    """A package that lies in a submodule, at its first commit and then at its last."""
+    inner = a_repository(tmp_path / "inner")
+    folder = tmp_path / "outer"
+    folder.mkdir()
+    git(folder, "init", "--quiet")
+    git(folder, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(inner), "sub")
+    for name in ("first", "HEAD@{1}"):
+        git(folder / "sub", "checkout", "--quiet", "first" if name == "first" else git(inner, "rev-parse", "HEAD"))
+        git(folder, "add", "sub")
+        git(folder, "commit", "--quiet", "-m", name)
+    (folder / "repro.py").write_text("import sys\nsys.path.insert(0, 'sub')\n" + SCRIPT)
+    return folder
+
+
+def test_submodules_are_as_each_revision_has_them(with_submodule):
+    found = between(with_submodule, "HEAD~1", scope=(str(with_submodule / "sub"),))
+    assert [run.exit_status for run in found.runs] == [1, 0]
+    assert found.suspects[0].suspect.function.qualname == "convert"
+
+
+def test_a_submodule_without_the_commit_is_refused_in_one_line(with_submodule):
+    git(with_submodule, "update-index", "--cacheinfo", f"160000,{'1' * 40},sub")
+    git(with_submodule, "commit", "--quiet", "-m", "Lost")
+    with pytest.raises(UsageError, match="lacks the commit 111111111111, which HEAD needs; fetch it there"):
+        between(with_submodule, "HEAD~1", scope=(str(with_submodule / "sub"),))
 
 
 def test_a_test_is_run_at_both_revisions(tmp_path):
@@ -191,6 +291,11 @@ def test_the_command_takes_references_or_revisions(found):
         result = subprocess.run([*program, *words], cwd=found[0], capture_output=True, text=True, check=False)
         assert result.returncode == 2
         assert "either at least one REFERENCE or --between" in result.stderr
+    for words in (["--between", "HEAD~1", "repro.py"], ["repro.py", "--between", "HEAD~1"]):
+        result = subprocess.run([*program, *words], cwd=found[0], capture_output=True, text=True, check=False)
+        assert result.returncode == 2
+        assert result.stderr.startswith("xlocal: --between needs two revisions, GOOD and BAD, besides the script")
+        assert len(result.stderr.splitlines()) == 1
     words = ["--between", "first", "HEAD", "repro.py", "--json", "--repeat", "1"]
     result = subprocess.run([*program, *words], cwd=found[0], capture_output=True, text=True, check=True)
     assert json.loads(result.stdout)["suspects"][0]["function"]["qualname"] == "convert"

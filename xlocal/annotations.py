@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from xlocal.ranking.evidence import RankedSuspect
 from xlocal.ranking.localize import Localization
-from xlocal.report import all_warnings, plain, reason, where
+from xlocal.report import all_warnings, is_changed, plain, reason, where
 from xlocal.sarif import SOURCE, base_of
 from xlocal.tracer.scope import Scope
 
@@ -24,7 +24,8 @@ def as_annotations(found: Localization, scope: Scope, *, top: int) -> str:
 def _commands(found: Localization, scope: Scope, top: int) -> Iterator[str]:
     for ranked in found.suspects[:top]:
         suspect = ranked.suspect
-        properties = {"title": f"xlocal: suspect {ranked.rank}, {plain(suspect.function.qualname)}"}
+        changed = " (changed)" if is_changed(ranked) else ""
+        properties = {"title": f"xlocal: suspect {ranked.rank}, {plain(suspect.function.qualname)}{changed}"}
         text = _text(ranked, found)
         if base_of(suspect.function, scope) == SOURCE:
             lines = {"line": suspect.line, "endLine": suspect.end_line} if suspect.line else {}

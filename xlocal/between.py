@@ -1,7 +1,8 @@
 """One script at two revisions of its project: a regression localized to functions (`xlocal trace --between`).
 
-Both revisions are checked out as git work trees below `.xlocal/worktrees` of the repository, named after their commits
-and kept for the next time. The script and the environment are those of today; only the project's code differs.
+Both revisions are checked out in folders below `.xlocal/worktrees` of the repository, named after their commits and
+kept for the session and the next time; each borrows the repository's objects, which knows nothing of them. The script
+and the environment are those of today; only the project's code differs.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from xlocal.tracer import layout
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.closeup import Closeup, Focus
 from xlocal.tracer.command import Command, parse_command
-from xlocal.tracer.errors import UsageError, XlocalError
+from xlocal.tracer.errors import UsageError, Warned, XlocalError
 from xlocal.tracer.launch import check_interpreter
 from xlocal.tracer.scope import Scope, ScopeRoot, find_scope
 
@@ -73,6 +74,7 @@ def investigate_between(
     for name in (bad, good):
         progress(f"checking out {name}")
         revisions.append(_check_out(repository, name, commits[name]))
+    doubts = (*doubts, *_uncommitted(repository, scope, command))
     scopes = [_moved_scope(scope, repository, revision) for revision in revisions]
     runs = [_run(command, question, repository, revision, one) for revision, one in zip(revisions, scopes, strict=True)]
     lines = _Lines(*revisions)
@@ -116,24 +118,77 @@ def _commit(repository: Path, name: str) -> str:
 
 
 def _check_out(repository: Path, name: str, commit: str) -> Revision:
-    """The work tree of a commit, clean; made unless it is there."""
+    """The tree of a commit, clean; made unless it is there."""
     home = repository / ".xlocal"
     folder = home / "worktrees" / commit[:12]
-    if (folder / ".git").exists():
-        _git(folder, "reset", "--quiet", "--hard", commit)
-        _git(folder, "clean", "--quiet", "-fd")
-    else:
-        home.mkdir(exist_ok=True)
-        if not (home / ".gitignore").exists():
-            (home / ".gitignore").write_text("*\n", "utf-8")
-        shutil.rmtree(folder, ignore_errors=True)
-        _git(repository, "worktree", "prune")
-        _git(repository, "worktree", "add", "--quiet", "--detach", str(folder), commit)
+    home.mkdir(exist_ok=True)
+    if not (home / ".gitignore").exists():
+        (home / ".gitignore").write_text("*\n", "utf-8")
+    if (folder / ".git").is_file():  # registered with the repository, as an earlier version did
+        _git(repository, "worktree", "remove", "--force", "--force", str(folder))
+    _fill(folder, repository, commit)
+    for path, inner in _submodules(folder):
+        _check_out_submodule(folder / path, repository / path, inner, name)
     for path in _generated(repository):
         target = folder / path
         if target.parent.is_dir() and not target.exists():
             shutil.copy2(repository / path, target)
     return Revision(name, commit, folder)
+
+
+def _fill(folder: Path, repository: Path, commit: str) -> None:
+    """Check a commit out into a folder of its own, which is a repository that borrows the objects of another."""
+    if not (folder / ".git").is_dir():
+        shutil.rmtree(folder, ignore_errors=True)
+        sha256 = ["--object-format=sha256"] if len(commit) == 64 else []
+        _git(repository, "init", "--quiet", "--template=", *sha256, str(folder))
+    common = repository / _git(repository, "rev-parse", "--git-common-dir")
+    (folder / ".git" / "objects" / "info").mkdir(parents=True, exist_ok=True)
+    (folder / ".git" / "objects" / "info" / "alternates").write_text(f"{common / 'objects'}\n", "utf-8")
+    if (common / "shallow").exists():
+        shutil.copyfile(common / "shallow", folder / ".git" / "shallow")
+    _git(folder, "checkout", "--quiet", "--force", "--detach", commit)
+    _git(folder, "clean", "--quiet", "-ffd")
+
+
+def _submodules(folder: Path) -> list[tuple[str, str]]:
+    """Path and commit of each submodule of a tree."""
+    rows = (row.partition("\t") for row in _git(folder, "ls-files", "--stage", "-z").split("\0"))
+    return [(path, facts.split()[1]) for facts, _, path in rows if facts.startswith("160000 ")]
+
+
+def _check_out_submodule(folder: Path, theirs: Path, commit: str, name: str) -> None:
+    """The tree of a submodule, where the user's checkout has it; what nobody has checked out stays an empty folder."""
+    if not (theirs / ".git").exists():
+        return
+    try:
+        _git(theirs, "cat-file", "-e", f"{commit}^{{commit}}")
+    except XlocalError:
+        raise UsageError(
+            f"--between: the submodule {theirs} lacks the commit {commit[:12]}, which {name} needs; fetch it there"
+        ) from None
+    _fill(folder, theirs, commit)
+    for path, inner in _submodules(folder):
+        _check_out_submodule(folder / path, theirs / path, inner, name)
+
+
+def _uncommitted(repository: Path, scope: Scope, command: Command) -> Iterator[Warned]:
+    """Says so when code under study is not as in HEAD: neither revision has it."""
+    roots = [root.directory for root in scope.roots if layout.inside(root.directory, str(repository)) is not None]
+    rows = _git(repository, "status", "--porcelain", "-z", "--no-renames", "--", *roots).split("\0") if roots else []
+    # New files of other kinds are data and notes; a new module is code that neither revision has.
+    paths = [row[3:] for row in rows if row and (not row.startswith("??") or row.endswith((".py", "/")))]
+    paths = [path for path in paths if not _is_inside(command.file, repository / path)]
+    if paths:
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        verb = "have" if more else "has"
+        text = f"{paths[0]}{more} {verb} changes that are not committed; both revisions ran without them"
+        yield Warned("uncommitted-left-out", text)
+
+
+def _is_inside(file: Path | None, path: Path) -> bool:
+    """Whether a file is the one of a path, or lies in that folder."""
+    return file is not None and layout.inside(layout.real(str(file)), layout.real(str(path))) is not None
 
 
 def _generated(repository: Path) -> Iterator[str]:

@@ -133,8 +133,17 @@ class _ScriptsCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if "-m" in args[: args.index("--") if "--" in args else len(args)]:
             raise click.UsageError("Quote the whole command, as in '-m pkg.tool x'.", ctx)
-        # A leading space hides the dash from click and means nothing in a command.
-        return super().parse_args(ctx, [f" {arg}" if re.match(r"-m\s", arg) else arg for arg in args])
+        between = any(arg.startswith("--between") for arg in args)
+        try:
+            # A leading space hides the dash from click and means nothing in a command.
+            return super().parse_args(ctx, [f" {arg}" if re.match(r"-m\s", arg) else arg for arg in args])
+        except (click.MissingParameter, click.BadOptionUsage) as error:
+            if not between or getattr(error, "option_name", "--between") != "--between":
+                raise
+            # Of two words after it, the second was meant to be the script.
+            raise click.UsageError(
+                "--between needs two revisions, GOOD and BAD, besides the script: --between v1.0 HEAD script.py", ctx
+            ) from None
 
 
 def _pairs(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
@@ -281,7 +290,8 @@ def trace(
     command: 'script.py --flag', '-m pkg.tool x', 'pytest tests/test_a.py::test_b'. The results stay in the session
     folder for `xlocal rank`.
 
-    With --between, the reference is the same script with the project as it was at GOOD.
+    With --between, the reference is the same script with the project as it was at GOOD; the interpreter and what is
+    installed are the same for both. Changes that are not committed take no part. docs/between.md tells the rest.
     """
     from xlocal.question import Question, investigate, read_issue, with_warnings
 

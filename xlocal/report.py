@@ -24,6 +24,7 @@ SCHEMA = 1
 # Below this width a table's columns would fold into slivers; a list reads better.
 TABLE_WIDTH = 88
 PIPE_WIDTH = 120
+CHANGED = "changed"  # the kind of evidence that `xlocal trace --between` adds
 # What the columns beside commands, or names and places, need: those are never folded, so that they can be searched for
 # and clicked.
 OTHER_COLUMNS = 50
@@ -78,7 +79,8 @@ def as_markdown(found: Localization, *, top: int) -> str:
     lines += [_distances(found), ""]
     for ranked in found.suspects[:top]:
         suspect = ranked.suspect
-        lines.append(f"{ranked.rank}. {_code(suspect.function.qualname)} in {_code(where(ranked))}, {ranked.score:.3f}")
+        score = f"{ranked.score:.3f}{', changed' if is_changed(ranked) else ''}"
+        lines.append(f"{ranked.rank}. {_code(suspect.function.qualname)} in {_code(where(ranked))}, {score}")
         lines += [f"   - {_escape(_sentence(item.detail))}" for item in _strongest_first(ranked)]
         lines += [] if suspect.evidence else [f"   - {_escape(reason(ranked, issue=found.issue, ranker=found.ranker))}"]
     warnings = all_warnings(found)
@@ -268,7 +270,7 @@ def _print_suspects_table(console: Console, shown: tuple[RankedSuspect, ...], fo
             str(ranked.rank),
             Text(ranked.suspect.function.qualname, "bold" if ranked.rank == 1 else ""),
             Text(where(ranked), "cyan"),
-            Text(reason(ranked, issue=found.issue, ranker=found.ranker)),
+            Text(_why(ranked, found)),
             f"{ranked.score:.3f}",
         )
     console.print(table)
@@ -279,7 +281,23 @@ def _print_suspects_list(console: Console, shown: tuple[RankedSuspect, ...], fou
         name = (ranked.suspect.function.qualname, "bold")
         console.print(Text.assemble(f"{ranked.rank}. ", name, f"  {ranked.score:.3f}"), soft_wrap=True)
         console.print(Text.assemble("   ", (where(ranked), "cyan")), soft_wrap=True)
-        _print(console, reason(ranked, issue=found.issue, ranker=found.ranker), indent=3)
+        _print(console, _why(ranked, found), indent=3)
+
+
+def _why(ranked: RankedSuspect, found: Localization) -> str:
+    """The reason, and whatever it is, that the function was changed between the two revisions."""
+    return " ".join(filter(None, (reason(ranked, issue=found.issue, ranker=found.ranker), _change(ranked))))
+
+
+def _change(ranked: RankedSuspect) -> str:
+    """What the commits between two revisions did to a function, '' where that is its reason already, or nothing."""
+    _, *others = _strongest_first(ranked) or (None,)
+    return next((_sentence(plain(item.detail)) for item in others if item.kind == CHANGED), "")
+
+
+def is_changed(ranked: RankedSuspect) -> bool:
+    """Whether the commits between two revisions changed the function (`xlocal trace --between`)."""
+    return any(item.kind == CHANGED for item in ranked.suspect.evidence)
 
 
 def where(ranked: RankedSuspect) -> str:
