@@ -11,13 +11,12 @@ from typing import Any
 
 import pytest
 from small import located
-from test_html_report import HOSTILE, a_localization, random_tree
+from test_html_report import HOSTILE, NO_SOURCE, a_localization, random_tree
 from trees import compared, raising
-from xlocal.tracer.calltree import CallTree
+from xlocal.tracer.calltree import CallTree, Function
 
 from xlocal.html_report import document, make_report, page
 from xlocal.question import Question, investigate, rerank
-from xlocal.session import Session
 
 pytestmark = pytest.mark.browser
 
@@ -140,9 +139,7 @@ def opened(browser, report) -> Iterator[Opened]:
 def written(folder: Path, *pairs: Any, name: str = "f", text: str = "runs once") -> Path:
     """A page of made-up runs."""
     file = folder / "made.html"
-    file.write_text(
-        page(document(a_localization(name, text=text), Session(("a", "b"), "python3", "/"), pairs)), "utf-8"
-    )
+    file.write_text(page(document(a_localization(name, text=text), NO_SOURCE, pairs)), "utf-8")
     return file
 
 
@@ -194,6 +191,55 @@ def test_lines_and_values_that_differ_are_marked(opened):
     opened.page.locator("#suspects .name", has_text="Cart.total").first.click()
     opened.page.locator(".card-head button", has_text="reference-2").first.click()
     assert "amount = discount" in opened.text(".source tr.bad")
+
+
+def test_values_that_only_look_alike_are_marked(browser, tmp_path):
+    found = a_localization()
+    [view] = found.comparison.views
+    [(bad, _)] = view.pairs
+    told = dataclasses.replace(
+        bad, given=(("x", "1"), ("y", "2"), *((f"z{n}", "0") for n in range(9))), hidden=("y", "outcome")
+    )
+    other = dataclasses.replace(told, hidden=())
+    views = (dataclasses.replace(view, pairs=((told, other),)),)
+    found = dataclasses.replace(found, comparison=dataclasses.replace(found.comparison, views=views))
+    file = tmp_path / "hidden.html"
+    file.write_text(page(document(found, NO_SOURCE, ())), "utf-8")
+    shown = Opened(browser, file)
+    rows = shown.page.locator(".values tbody tr").all_inner_texts()
+    assert rows[0].split("\t") == ["y", "2", "differs beyond what is shown"]
+    assert rows[-1].split("\t")[-1] == "differs beyond what is shown"
+    assert shown.count(".values tr.differ") == 2
+    assert shown.problems == []
+    shown.page.close()
+
+
+def test_the_source_says_of_which_calls_its_numbers_are(opened):
+    opened.page.locator("#suspects .name", has_text="check").first.click()
+    told = "How often each line ran in the calls that were seen: all 1 in the buggy run, all 1 in reference-1"
+    assert opened.page.get_by_role("heading", name=told).is_visible()
+
+
+def test_a_function_of_one_run_tells_its_calls(browser, tmp_path):
+    pair = compared([["top", ["f"], ["f"]], ["f", ["g"]]], [["top"]])
+    found = a_localization()
+    suspect = dataclasses.replace(found.suspects[0].suspect, function=Function("m.py", "f"), calls=(3, 0))
+    found = dataclasses.replace(
+        found,
+        suspects=(dataclasses.replace(found.suspects[0], suspect=suspect),),
+        comparison=dataclasses.replace(found.comparison, views=()),
+    )
+    file = tmp_path / "one.html"
+    file.write_text(page(document(found, NO_SOURCE, [pair])), "utf-8")
+    shown = Opened(browser, file)
+    assert "only the buggy run calls it" in shown.text("#why")
+    assert shown.page.locator(".around li").all_inner_texts() == [
+        "3 times called in the buggy run, by top (2), the script itself (1).",
+        "It calls g (1).",
+        "Every call returned.",
+    ]
+    assert shown.problems == []
+    shown.page.close()
 
 
 # --- the tree -----------------------------------------------------------------------------------------------------------
@@ -296,6 +342,33 @@ def test_the_flame_view_zooms_by_mouse_and_keys(opened):
     opened.page.keyboard.type("check")
     assert opened.count(".flame button:not(.faint)") >= 1
     assert opened.count(".flame button.faint") > 1
+
+
+def test_the_flame_view_says_where_the_difference_is_a_bound(browser, tmp_path):
+    exact, bound = (
+        compared(random_tree(900, seed=1, changed=0.3), random_tree(900, seed=1), budget=budget) for budget in (1e9, 0)
+    )
+    assert not bound.difference.exact
+    for pair in (exact, bound):
+        shown = Opened(browser, written(tmp_path, pair), at="#flame=1")
+        assert shown.page.locator(".doubt").is_visible() is not pair.difference.exact
+        shown.page.close()
+
+
+def test_the_runs_are_read_without_scrolling_sideways(browser, report):
+    shown = Opened(browser, report, width=420, at="#runs=1")
+    assert shown.page.evaluate(
+        "document.querySelector('.runs').parentElement.scrollWidth <= document.querySelector('.runs').parentElement.clientWidth"
+    )
+    cells = shown.page.locator(".runs tbody tr").first.locator("td")
+    assert cells.nth(3).evaluate("(cell) => getComputedStyle(cell, '::before').content") in (
+        '"calls"',
+        "attr(data-title)",
+    )
+    right = cells.last.bounding_box()
+    assert right["x"] + right["width"] <= 420
+    assert not shown.overflows()
+    shown.page.close()
 
 
 def test_runs_limits_and_noise_are_told(opened):
@@ -413,7 +486,7 @@ def test_hostile_names_do_nothing_but_show(browser, tmp_path):
 def test_no_suspects_and_equal_trees(browser, tmp_path):
     file = tmp_path / "empty.html"
     found = dataclasses.replace(a_localization(), suspects=())
-    file.write_text(page(document(found, Session(("a", "b"), "p", "/"), [compared([["f"]], [["f"]])])), "utf-8")
+    file.write_text(page(document(found, NO_SOURCE, [compared([["f"]], [["f"]])])), "utf-8")
     shown = Opened(browser, file)
     assert shown.text("#why h2") == "No suspects"
     shown.press("j", "2")

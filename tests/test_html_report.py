@@ -19,15 +19,17 @@ from small import located
 from trees import NESTED, compared, raising
 from xlocal.ranking.evidence import CallView, Evidence, FunctionView, RankedSuspect, Suspect
 from xlocal.ranking.localize import Comparison, Localization, RunSummary
+from xlocal.ranking.source import SourceIndex
 from xlocal.tracer.calltree import CallTree, Function
+from xlocal.tracer.scope import Scope
 
 from xlocal.aligned import align
 from xlocal.cli import cli
 from xlocal.flame import flame
 from xlocal.html_report import document, page
 from xlocal.perfetto import as_trace_events, chosen
-from xlocal.session import Session
 
+NO_SOURCE = SourceIndex(Scope(()))
 HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(1)>&\u2028\x00\ud800'\"$data"
 
 
@@ -50,7 +52,7 @@ def a_localization(name: str = "f", *, count: int = 1, text: str = "runs once, o
 
 def written(found: Localization, *pairs) -> tuple[str, dict]:
     """The page, and the data in it as a browser would read them."""
-    text = page(document(found, Session(("a", "b"), "python3", "/"), pairs))
+    text = page(document(found, NO_SOURCE, pairs))
     [data] = re.findall(r'<script type="application/json" id="data">(.*?)</script>', text, re.DOTALL)
     return text, json.loads(data)
 
@@ -195,18 +197,48 @@ def test_a_report_without_recordings_says_so(session, tmp_path):
     assert result.exit_code == 0
     assert '"trees":[]' in result.stdout
     assert "second" in result.stdout
+    [line] = result.stderr.splitlines()
+    assert line.startswith("warning: recordings-unread: the report shows no trees: ")
+    assert str(tmp_path / "s" / "recordings" / "buggy") in line
+    assert '["recordings-unread","the report shows no trees: ' in result.stdout
 
 
 def test_report_in_markdown_goes_to_stdout(session):
     assert run("report", "--session", str(session), "--format", "markdown").stdout.startswith("# Suspects")
 
 
-@pytest.mark.parametrize(
-    "options", [("--open", "-o", "-"), ("--open", "--format", "markdown"), ("-o", "/no/such/folder/r.html")]
-)
+@pytest.mark.parametrize("options", [("--open", "-o", "-"), ("--open", "--format", "markdown")])
 def test_report_refuses_what_cannot_be(session, options):
     result = run("report", "--session", str(session), *options)
     assert (result.exit_code, result.stdout) == (2, "")
+
+
+@pytest.mark.parametrize("form", ["html", "markdown", "perfetto"])
+def test_an_output_that_cannot_be_written_is_one_line(session, tmp_path, form):
+    file = tmp_path / "none" / "r.html"
+    result = run("report", "--session", str(session), "--format", form, "-o", str(file))
+    assert (result.exit_code, result.stdout) == (4, "")
+    assert result.stderr == f"xlocal: {file}: cannot write the output: No such file or directory\n"
+
+
+@pytest.mark.parametrize("command", [("report", "-o", "-"), ("diff",), ("diff", "--json"), ("explain", "second")])
+def test_quiet_prints_the_same(session, command):
+    loud, quiet = (run(*command, "--session", str(session), *options) for options in ((), ("-q",)))
+    assert loud.exit_code == quiet.exit_code == 0
+    assert loud.stdout == quiet.stdout
+
+
+def test_a_function_of_one_run_is_shown_by_its_calls(session):
+    data = json.loads(
+        re.findall(r'id="data">(.*?)</script>', run("report", "--session", str(session), "-o", "-").stdout)[0]
+    )
+    [second] = [one for one in data["suspects"] if data["functions"][one["function"]][1] == "second"]
+    assert second["views"] == []
+    assert "only the buggy run calls it" in second["unseen"]
+    assert second["around"] == [["Once called in the buggy run, by top.", "Every call returned."]]
+    [top] = [one for one in data["suspects"] if data["functions"][one["function"]][1] == "top"]
+    assert top["views"][0]["title"].endswith("all 1 in the buggy run, all 1 in reference-1")
+    assert "around" not in top
 
 
 # --- flame --------------------------------------------------------------------------------------------------------------
@@ -216,7 +248,7 @@ def test_report_refuses_what_cannot_be(session, options):
 @given(NESTED, NESTED)
 def test_flame_frames_sum_up_the_calls_of_each_path(bad, good):
     pair = compared(bad, good)
-    frames = flame(align(pair.difference))
+    frames = flame(pair.difference, align(pair.difference))
     assert frames.buggy.sum() == len(pair.buggy.tree)
     assert frames.reference.sum() == len(pair.reference.tree)
     assert frames.edits[0] == pair.difference.cost
@@ -227,10 +259,33 @@ def test_flame_frames_sum_up_the_calls_of_each_path(bad, good):
     assert all(frames.width[above] > total for above, total in inside.items())
 
 
+def paths(tree: CallTree) -> Counter[tuple[str, ...]]:
+    """How often each path of names is called."""
+    way: list[tuple[str, ...]] = [()]
+    for node in range(1, len(tree)):
+        way.append((*way[tree.parent[node]], tree.functions[tree.label[node]].qualname))
+    return Counter(way)
+
+
+@settings(deadline=None)
+@given(NESTED, NESTED)
+def test_a_stack_never_mixes_the_runs(bad, good):
+    pair = compared(bad, good, budget=0)
+    rows = align(pair.difference)
+    frames = flame(pair.difference, rows)
+    shown: list[tuple[str, ...]] = []
+    for above, label in zip(frames.parent.tolist(), frames.label.tolist(), strict=True):
+        shown.append((*shown[above], rows.functions[label].qualname) if above >= 0 else ())
+    for counts, tree in ((frames.buggy, pair.buggy.tree), (frames.reference, pair.reference.tree)):
+        assert Counter(dict(zip(shown, counts.tolist(), strict=True))) == paths(tree)
+
+
 def test_few_frames_keep_the_widest_and_those_that_differ():
     bad = [["top", *[[f"f{n}"] for n in range(50)], ["wide", *[["x"]] * 40], ["odd", ["new"]]]]
-    rows = align(compared(bad, [["top", *[[f"f{n}"] for n in range(50)], ["wide", *[["x"]] * 40], ["odd"]]]).difference)
-    frames = flame(rows, most=10)
+    good = [["top", *[[f"f{n}"] for n in range(50)], ["wide", *[["x"]] * 40], ["odd"]]]
+    difference = compared(bad, good).difference
+    rows = align(difference)
+    frames = flame(difference, rows, most=10)
     names = [rows.functions[label].qualname for label in frames.label[1:]]
     assert {"top", "wide", "x", "odd", "new"} <= set(names)
     assert len(frames.parent) <= 10

@@ -18,7 +18,7 @@ from xlocal.tracer.calltree import CallTree, Function
 
 from xlocal import diff_view
 from xlocal.cli import cli
-from xlocal.kept import CALLS, FOLDER, Keeper, Numbers, SeenCalls, kept_difference
+from xlocal.kept import CALLS, FOLDER, Keeper, Numbers, SeenCalls, kept_difference, lines_title
 from xlocal.session import Session
 
 MODULE = """
@@ -122,7 +122,12 @@ def test_the_calls_that_were_seen_are_counted(session):
     assert found is not None
     assert found.calls == (501, 400)
     assert 0 < found.seen[0] < 501
-    assert found.text("reference-1") == f"{found.seen[0]} of the 501 calls in the buggy run and {found.seen[1]} of the 400 calls in reference-1"
+    told = f"{found.seen[0]} of 501 in the buggy run, {found.seen[1]} of 400 in reference-1"
+    assert lines_title(found, "reference-1") == f"How often each line ran in the calls that were seen: {told}"
+    assert lines_title(SeenCalls((2, 1), (2, 1)), "reference-2").endswith(
+        ": all 2 in the buggy run, all 1 in reference-2"
+    )
+    assert lines_title(None, "reference-1") == "How often each line ran in the calls that were seen"
     assert numbers.of(Function("lib.py", "nothing"), "reference-1") is None
 
 
@@ -132,3 +137,11 @@ def test_numbers_that_cannot_be_read_are_unknown(session, tmp_path, text):
     (tmp_path / "s" / FOLDER / CALLS).write_text(text)
     numbers = Numbers(tmp_path / "s", SourceIndex(Session.load(session).scope))
     assert numbers.of(Function("lib.py", "step"), "reference-1") is None
+
+
+def test_explain_and_the_page_say_alike_of_which_calls_the_lines_are(session):
+    numbers = Numbers(session, SourceIndex(Session.load(session).scope))
+    told = lines_title(numbers.of(Function("lib.py", "step"), "reference-1"), "reference-1")
+    assert " of 501 in the buggy run" in told
+    assert told in " ".join(run("explain", "step", "--session", str(session)).stdout.split())
+    assert told in run("report", "-o", "-", "--session", str(session)).stdout

@@ -26,7 +26,7 @@ from xlocal.agent_commands import SWE_COMMANDS as AGENT_SWE_COMMANDS
 from xlocal.integration_commands import COMMANDS as INTEGRATION_COMMANDS
 from xlocal.report_commands import COMMANDS as REPORT_COMMANDS
 from xlocal.report_commands import FORMATS as REPORT_FORMATS
-from xlocal.report_commands import render
+from xlocal.report_commands import QUIET, render
 from xlocal.settings import BACKENDS, RANKERS, Settings, load_settings
 from xlocal.swe_commands import swe
 from xlocal.swe_grading_commands import COMMANDS as GRADING_COMMANDS
@@ -182,6 +182,7 @@ def cli(ctx: click.Context, debug: bool) -> None:
       2  wrong usage
       3  a script did not run, timed out, or wrote no trace
       4  another error, named in one line
+    130  interrupted; 141 when the reader of the output went away
     """
     ctx.params["debug"] = debug = debug or os.environ.get("XLOCAL_DEBUG", "") not in ("", "0")
     if debug:
@@ -360,7 +361,8 @@ def rank(issue: str | None, output: str, quiet: bool, **given: Any) -> None:
 @click.option("--ranker", metavar="NAME", help=f"One of {', '.join(RANKERS)}.  [default: fused]")
 @_SESSION
 @_ISSUE
-def explain(function: str, issue: str | None, **given: Any) -> None:
+@QUIET
+def explain(function: str, issue: str | None, quiet: bool, **given: Any) -> None:
     """Show why a function is suspected: its calls in both runs side by side, the lines they took, and the values.
 
     FUNCTION is a name as `xlocal rank` prints it, the end of one, or path::name.
@@ -370,7 +372,11 @@ def explain(function: str, issue: str | None, **given: Any) -> None:
 
     settings = _settings(given)
     text, _ = read_issue(issue) if issue else (None, ())
-    explained = explaining.explain(settings.session, function, ranker=settings.ranker, issue=text)
+    with _progress(quiet=quiet) as progress:
+        progress("ranking")
+        explained = explaining.explain(
+            settings.session, function, ranker=settings.ranker, issue=text, progress=progress
+        )
     explaining.print_explanation(explained, _stdout())
 
 

@@ -3,35 +3,48 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from xlocal.kept import Numbers, SeenCalls, lines_title
 from xlocal.question import rerank
 from xlocal.ranking.closer import cut, cut_apart
 from xlocal.ranking.evidence import CallView, FunctionView, RankedSuspect
-from xlocal.ranking.localize import Localization
+from xlocal.ranking.localize import Comparison, Localization
+from xlocal.ranking.observation import observe
 from xlocal.ranking.source import FunctionSource, SourceIndex
-from xlocal.report import plain, where
-from xlocal.session import Session
-from xlocal.tracer.errors import UsageError
+from xlocal.report import plain, print_wrapped, where
+from xlocal.session import RECORDINGS, Session, settled
+from xlocal.surroundings import Calls, Surroundings
+from xlocal.tracer.errors import SessionError, TraceFormatError, UsageError
+from xlocal.tracer.record import Recording
 
 CONTEXT = 2  # lines shown around those that differ
 MOST_VALUES = 12  # of one call
 WIDTH = 100  # characters of a value
+MOST_SOURCE = 30  # lines of a function whose lines were not seen
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Everything known of one suspect: its place, its source (None when it is not there), its views by reference."""
+    """Everything known of one suspect: its place, its source (None when it is not there), its views by reference, each
+    with how many calls it is of (None where that is not known).
+
+    Without a view `unseen` says why, and `around` what the calls alone tell, or `missing` why they cannot be read.
+    """
 
     ranked: RankedSuspect
     source: FunctionSource | None
     views: tuple[FunctionView, ...]
+    seen: tuple[SeenCalls | None, ...] = ()
+    unseen: str = ""
+    around: tuple[Surroundings, ...] = ()
+    missing: str = field(default="", kw_only=True)
 
 
 def find_suspect(found: Localization, name: str) -> RankedSuspect:
@@ -61,13 +74,57 @@ def _fits(name: str, ranked: RankedSuspect) -> bool:
     return function.qualname == name or function.qualname.endswith(f".{name}")
 
 
-def explain(folder: Path, name: str, *, ranker: str = "fused", issue: str | None = None) -> Explanation:
+def explain(
+    folder: Path,
+    name: str,
+    *,
+    ranker: str = "fused",
+    issue: str | None = None,
+    progress: Callable[[str], None] = lambda text: None,
+) -> Explanation:
     """Explain one function of a session; runs nothing. Raises UsageError when no suspect has this name."""
     found = rerank(folder, issue=issue, ranker=ranker)
     ranked = find_suspect(found, name)
     function = ranked.suspect.function
-    source = SourceIndex(Session.load(folder).scope).source(function)
-    return Explanation(ranked, source, tuple(view for view in found.comparison.views if view.function == function))
+    index = SourceIndex(Session.load(folder).scope)
+    source = index.source(function)
+    views = tuple(view for view in found.comparison.views if view.function == function)
+    if views:
+        numbers = Numbers(folder, index)
+        return Explanation(ranked, source, views, tuple(numbers.of(function, view.reference) for view in views))
+    progress("reading the traces")
+    around, missing = _around(folder, ranked, tuple(run.role for run in found.runs), index)
+    return Explanation(ranked, source, (), (), why_unseen(ranked, found.comparison), around, missing=missing)
+
+
+def why_unseen(ranked: RankedSuspect, comparison: Comparison) -> str:
+    """Why no lines and values of a suspect without a view are there."""
+    here, there = ranked.suspect.calls
+    if here and there:
+        if not comparison.views:
+            return "Lines and values were not recorded; run `xlocal trace` again without --no-values to see them."
+        return "No call of it was seen closely in both runs, so there are no lines and values to set side by side."
+    if not here and not there:
+        return "No run called it, so there are no lines and values."
+    only = "only the buggy run calls it" if here else "the buggy run never calls it"
+    return f"Lines and values are seen only of functions that both runs call, and {only}."
+
+
+def _around(
+    folder: Path, ranked: RankedSuspect, roles: tuple[str, ...], index: SourceIndex
+) -> tuple[tuple[Surroundings, ...], str]:
+    """What the calls of each run tell of a suspect, and why that is missing."""
+    if not any(ranked.suspect.calls):
+        return (), ""
+    wanted = roles if ranked.suspect.calls[1] else roles[:1]
+    try:
+        with settled(folder):
+            scope = Session.load(folder).scope
+            seen = [observe(Recording.load(folder / RECORDINGS / role), index, scope) for role in wanted]
+    except (SessionError, TraceFormatError) as error:
+        return (), str(error)
+    told = (Calls(each).of(ranked.suspect.function) for each in seen)
+    return tuple(each for each in told if each is not None), ""
 
 
 def print_explanation(explained: Explanation, console: Console) -> None:
@@ -76,18 +133,19 @@ def print_explanation(explained: Explanation, console: Console) -> None:
     suspect = ranked.suspect
     head = Text.assemble((suspect.function.qualname, "bold"), "  ", (where(ranked), "cyan"))
     console.print(head, soft_wrap=True)
-    console.print(Text(_standing(ranked)), soft_wrap=True)
+    print_wrapped(console, _standing(ranked))
     console.print()
     for evidence in suspect.evidence:
-        console.print(Text.assemble(("  " + evidence.kind, "yellow"), f"  {plain(evidence.detail)}"), soft_wrap=True)
+        detail = Text.assemble((evidence.kind, "yellow"), f"  {plain(evidence.detail)}")
+        print_wrapped(console, detail, indent=2, hanging=2)
     if not suspect.evidence:
-        console.print("  no difference was seen: it is listed because the buggy run executes it")
-    for view in explained.views:
+        print_wrapped(console, _no_evidence(ranked), indent=2)
+    for view, seen in zip(explained.views, explained.seen, strict=True):
         console.print()
-        _print_view(view, explained, console, several=len(explained.views) > 1)
+        _print_view(view, seen, explained, console)
     if not explained.views:
         console.print()
-        console.print(Text(_unseen(ranked)), soft_wrap=True)
+        _print_calls(explained, console)
 
 
 def _standing(ranked: RankedSuspect) -> str:
@@ -95,24 +153,42 @@ def _standing(ranked: RankedSuspect) -> str:
     return f"rank {ranked.rank}, score {ranked.score:.3f}; calls: {here} in the buggy run, {there} in the reference run"
 
 
-def _unseen(ranked: RankedSuspect) -> str:
-    if not ranked.suspect.executed:
-        return "The buggy run never calls it, so there are no calls to set side by side."
-    if not ranked.suspect.calls[1]:
-        return "No call of it was seen in the reference run, so there is nothing to set side by side."
-    return "Lines and values were not recorded; run `xlocal trace` again without --no-values to see them."
+def _no_evidence(ranked: RankedSuspect) -> str:
+    if ranked.suspect.executed:
+        return "no difference was seen: it is listed because the buggy run executes it"
+    return "no difference was seen"
 
 
-def _print_view(view: FunctionView, explained: Explanation, console: Console, *, several: bool) -> None:
+def _print_calls(explained: Explanation, console: Console) -> None:
+    """What the calls alone tell of a function whose lines and values were not seen, and its source."""
+    print_wrapped(console, explained.unseen)
+    for around in explained.around:
+        for sentence in around.sentences():
+            print_wrapped(console, sentence, indent=2, hanging=2)
+    if explained.missing:
+        print_wrapped(console, f"Its calls cannot be read: {plain(explained.missing)}", indent=2)
+    if explained.source is None:
+        return
+    console.print()
+    console.print(Text("source", "bold"))
+    table = _source_table(("line",))
+    texts = list(numbered(explained.source))
+    for line, text in texts[:MOST_SOURCE]:
+        table.add_row(str(line), Text(_printable(text)))
+    console.print(table)
+    if len(texts) > MOST_SOURCE:
+        print_wrapped(console, Text(f"{len(texts) - MOST_SOURCE:,} more lines", "dim"), indent=2)
+
+
+def _print_view(view: FunctionView, seen: SeenCalls | None, explained: Explanation, console: Console) -> None:
     for bad, good in view.pairs:
         title = f"call {bad.number} of the buggy run, call {good.number} of {view.reference}"
-        console.print(Text(title, "bold"), soft_wrap=True)
+        print_wrapped(console, Text(title, "bold"))
         _print_values(bad, good, console)
         console.print()
     if explained.source is None:
         return
-    told = f" against {view.reference}" if several else ""
-    console.print(Text(f"lines{told}, all calls that were seen (times run)", "bold"))
+    print_wrapped(console, Text(lines_title(seen, view.reference), "bold"))
     _print_lines(view, explained.source, console)
 
 
@@ -163,11 +239,7 @@ def _print_lines(view: FunctionView, source: FunctionSource, console: Console) -
         return
     taken_apart = {line for line in differing if not here.get(line) or not there.get(line)}
     wanted = {near for line in (taken_apart or differing) for near in range(line - CONTEXT, line + CONTEXT + 1)}
-    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("line", justify="right")
-    table.add_column("buggy", justify="right")
-    table.add_column("reference", justify="right")
-    table.add_column("", overflow="fold")
+    table = _source_table(("line", "buggy", "reference"))
     previous = None
     for line in sorted(wanted & texts.keys()):
         if previous is not None and line != previous + 1:
@@ -177,6 +249,14 @@ def _print_lines(view: FunctionView, source: FunctionSource, console: Console) -
         counts = (str(side[line]) if line in side else "." for side in (here, there))
         table.add_row(str(line), *counts, Text(_printable(texts[line]), style))
     console.print(table)
+
+
+def _source_table(numbers: tuple[str, ...]) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", overflow="fold")
+    return table
 
 
 def _style(here: int, there: int) -> str:

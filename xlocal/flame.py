@@ -1,4 +1,5 @@
-"""Calls summed up by the path of functions that leads to them, for a flame view of both runs in one picture."""
+"""Calls summed up by the path of functions that leads to them in their own run, for a flame view of both runs in one
+picture."""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from xlocal.aligned import Rows
-from xlocal.tracer.calltree import IntArray, depths
+from xlocal.ranking.diff import TreeDiff, shared_labels
+from xlocal.tracer.calltree import CallTree, IntArray, depths
 
 DEEPEST = 120  # levels that are summed up
 MOST_FRAMES = 3000
@@ -19,8 +21,9 @@ class Flame(NamedTuple):
     """Frames, parents first, columns of shape (n,): `parent` is a frame (-1: the run itself, frame 0), `label` indexes
     the rows' functions.
 
-    `buggy` and `reference` count the frame's own calls in each run; `width` counts the rows inside it and itself,
-    `edits` how many of them differ. `left_out` counts frames that were too small to keep or too deep.
+    `buggy` and `reference` count the calls that each run made by the frame's path; where one of them is 0, so it is for
+    every frame inside. `width` counts what is inside and the frame itself, calls in both runs once; `edits` counts
+    those that differ. `left_out` counts frames that were too small to keep, and calls that lie too deep.
     """
 
     parent: IntArray
@@ -32,9 +35,9 @@ class Flame(NamedTuple):
     left_out: int
 
 
-def flame(rows: Rows, *, most: int = MOST_FRAMES) -> Flame:
-    """The frames of the rows; of more than `most` the widest and those with the most differences."""
-    whole = _summed(rows)
+def flame(difference: TreeDiff, rows: Rows, *, most: int = MOST_FRAMES) -> Flame:
+    """The frames of a difference and its rows; of more than `most` the widest and those with the most differences."""
+    whole = _summed(difference, rows)
     if len(whole.parent) <= most:
         return whole
     depth = depths(whole.parent)
@@ -44,20 +47,25 @@ def flame(rows: Rows, *, most: int = MOST_FRAMES) -> Flame:
     return _kept(whole, np.union1d(widest, richest))
 
 
-def _summed(rows: Rows) -> Flame:
-    depth = rows.depth
-    frame = np.zeros(len(rows), np.int64)
+def _summed(difference: TreeDiff, rows: Rows) -> Flame:
+    """Both trees one after the other, each call under the callers of its own run: the rows let a call of one run alone
+    enclose those of the other, which no run did."""
+    trees = difference.buggy, difference.reference
+    first = len(difference.buggy)
+    depth = np.concatenate([depths(tree.parent) for tree in trees])
+    above = np.concatenate([trees[0].parent, trees[1].parent + first])
+    label = np.concatenate(shared_labels(*trees))
+    frame = np.zeros(len(depth), np.int64)
     parents, labels = [np.array([-1])], [np.array([-1])]
-    count, above = 1, _parents(depth)
+    count, functions = 1, len(rows.functions) + 1
     order = np.argsort(depth, kind="stable")
     starts = np.searchsorted(depth[order], np.arange(1, min(int(depth.max(initial=0)), DEEPEST) + 2))
     for start, stop in pairwise(starts.tolist()):
         nodes = order[start:stop]
-        key = frame[above[nodes]] * (len(rows.functions) + 1) + rows.label[nodes]
-        found, place = np.unique(key, return_inverse=True)
+        found, place = np.unique(frame[above[nodes]] * functions + label[nodes], return_inverse=True)
         frame[nodes] = count + place
-        parents.append(found // (len(rows.functions) + 1))
-        labels.append(found % (len(rows.functions) + 1))
+        parents.append(found // functions)
+        labels.append(found % functions)
         count += len(found)
     seen = depth <= DEEPEST
     parent = np.concatenate(parents).astype(np.int32)
@@ -65,27 +73,26 @@ def _summed(rows: Rows) -> Flame:
     def own(flag: NDArray[np.bool_]) -> IntArray:
         return np.bincount(frame[flag & seen], minlength=count).astype(np.int32)
 
+    here = np.arange(len(depth)) < first
+    buggy, reference = own(here), own(~here)
     return Flame(
         parent=parent,
         label=np.concatenate(labels).astype(np.int32),
-        buggy=own(rows.left >= 0),
-        reference=own(rows.right >= 0),
-        width=_with_inner(parent, own(np.ones(len(rows), np.bool_))),
-        edits=_with_inner(parent, own(rows.differs)),
+        buggy=buggy,
+        reference=reference,
+        width=_with_inner(parent, np.maximum(buggy, reference)),
+        edits=_with_inner(parent, own(_differing(trees, rows))),
         left_out=int((~seen).sum()),
     )
 
 
-def _parents(depth: IntArray) -> IntArray:
-    """The row above each row: the last one before it that is a level higher, shape (n,)."""
-    above = np.zeros(len(depth), np.int32)
-    order = np.lexsort((np.arange(len(depth)), depth))
-    level = depth[order]
-    for d in range(1, min(int(depth.max(initial=0)), DEEPEST) + 1):
-        here = order[np.searchsorted(level, d) : np.searchsorted(level, d, "right")]
-        higher = order[np.searchsorted(level, d - 1) : np.searchsorted(level, d - 1, "right")]
-        above[here] = higher[np.searchsorted(higher, here) - 1]
-    return above
+def _differing(trees: tuple[CallTree, CallTree], rows: Rows) -> NDArray[np.bool_]:
+    """Which calls of the trees, one after the other, differ; a pair that differs counts in the buggy run alone."""
+    differs = np.zeros(len(trees[0]) + len(trees[1]), np.bool_)
+    odd = rows.differs
+    differs[rows.left[odd & (rows.left >= 0)]] = True
+    differs[rows.right[odd & (rows.left < 0)] + len(trees[0])] = True
+    return differs
 
 
 def _with_inner(parent: IntArray, own: IntArray) -> IntArray:

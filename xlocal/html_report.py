@@ -6,7 +6,7 @@ import base64
 import hashlib
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.metadata import version
 from importlib.resources import files
 from pathlib import Path
@@ -15,62 +15,83 @@ from typing import Any
 
 from xlocal.aligned import SAME, Rows, align
 from xlocal.diff_view import Compared, ending, functions_inside, heading, read_again
-from xlocal.explain import numbered
+from xlocal.explain import numbered, why_unseen
 from xlocal.flame import flame
+from xlocal.kept import Numbers, lines_title
 from xlocal.outline import ALIKE, CALL, Line, outline
 from xlocal.ranking.evidence import CallView, FunctionView, RankedSuspect
 from xlocal.ranking.localize import Localization, RunSummary
 from xlocal.ranking.source import SourceIndex
 from xlocal.report import all_warnings, distance, outcome, plain, reason, where
 from xlocal.session import Session
+from xlocal.surroundings import Calls
 from xlocal.tracer.calltree import Function
-from xlocal.tracer.errors import SessionError, TraceFormatError
+from xlocal.tracer.errors import SessionError, TraceFormatError, Warned
 
 MOST_LINES = 40_000  # of the trees, over all references
 MOST_SUSPECTS = 2_000  # listed
 MOST_DETAILED = 150  # with source and values
 MOST_SOURCE = 1_500_000  # characters of source text
 MOST_TEXT = 400  # characters of one value
+BOUND = "The difference is a bound, so more calls may be counted as differing than need be."
 NAMED = 4  # functions of a summary that are named
 
 Document = dict[str, Any]
 
 
-def make_report(folder: Path, found: Localization, *, budget: float, progress: Any = lambda text: None) -> str:
+def make_report(
+    folder: Path,
+    found: Localization,
+    *,
+    budget: float,
+    progress: Callable[[str], None] = lambda text: None,
+    warn: Callable[[Warned], None] = lambda warned: None,
+) -> str:
     """The page for a session and its localization; runs nothing.
 
-    `budget` is in seconds, for comparing the trees of each reference anew. Where the recordings are missing or damaged
-    the page has no trees and says why.
+    `budget` is in seconds for each reference, where the session keeps no difference. Where the recordings are missing
+    or damaged the page has no trees and says why. `warn` is given what reading the recordings left in doubt.
     """
     roles = tuple(run.role for run in found.runs[1:])
+    session = Session.load(folder)
+    doubts: tuple[Warned, ...]
     try:
         compared = read_again(folder, roles, budget=budget, progress=progress)
-        missing = None
+        doubts = tuple(dict.fromkeys(warned for each in compared for warned in each.warnings))
     except (SessionError, TraceFormatError) as error:
-        compared, missing = (), str(error)
+        compared = ()
+        doubts = (Warned("recordings-unread", f"the report shows no trees: {error}"),)
+    for warned in doubts:
+        warn(warned)
     progress("writing the page")
-    return page(document(found, Session.load(folder), compared, missing=missing))
+    index = SourceIndex(session.scope)
+    return page(document(found, index, compared, doubts=doubts, numbers=Numbers(folder, index)))
 
 
 def document(
-    found: Localization, session: Session, compared: Sequence[Compared], *, missing: str | None = None
+    found: Localization,
+    index: SourceIndex,
+    compared: Sequence[Compared],
+    *,
+    doubts: Iterable[Warned] = (),
+    numbers: Numbers | None = None,
 ) -> Document:
-    """All that the page shows, as plain values for JSON."""
+    """All that the page shows, as plain values for JSON. `doubts` are warnings beside those of `found`; `numbers` knows
+    how many calls were seen closely."""
     functions = _Numbers()
-    suspects, left_out = _suspects(found, SourceIndex(session.scope), functions)
+    suspects, left_out = _suspects(found, index, functions, numbers, _calls(compared))
     trees = [_tree(each, functions, most=MOST_LINES // max(len(compared), 1)) for each in compared]
-    doubts = dict.fromkeys((*all_warnings(found), *(warned for each in compared for warned in each.warnings)))
     return {
         "version": version("xlocal"),
         "ranker": found.ranker,
         "issue": found.issue,
         "distance": distance(found.comparison),
         "runs": [_run(run) for run in found.runs],
-        "warnings": [[warned.slug, plain(warned.text)] for warned in doubts],
+        "warnings": [[warned.slug, plain(warned.text)] for warned in dict.fromkeys((*all_warnings(found), *doubts))],
         "suspects": suspects,
         "trees": trees,
         "noise": [[role, names] for role, names in _noise(compared).items() if names],
-        "limits": [*left_out, *(limit for tree in trees for limit in tree["limits"]), *([missing] if missing else [])],
+        "limits": [*left_out, *(limit for tree in trees for limit in tree["limits"])],
         "functions": [[function.path, function.qualname] for function in functions.known],
     }
 
@@ -108,7 +129,18 @@ def _noise(compared: Iterable[Compared]) -> dict[str, list[str]]:
     return noise
 
 
-def _suspects(found: Localization, index: SourceIndex, functions: _Numbers) -> tuple[list[Document], list[str]]:
+def _calls(compared: Sequence[Compared]) -> list[Calls]:
+    """What the calls of each run tell, the buggy run first."""
+    return [Calls(seen) for seen in (*(each.buggy for each in compared[:1]), *(each.reference for each in compared))]
+
+
+def _suspects(
+    found: Localization,
+    index: SourceIndex,
+    functions: _Numbers,
+    numbers: Numbers | None,
+    calls: Sequence[Calls],
+) -> tuple[list[Document], list[str]]:
     """The suspects, the first of them with source and values, and what had to be left out."""
     views: dict[Function, list[FunctionView]] = {}
     for view in found.comparison.views:
@@ -120,7 +152,10 @@ def _suspects(found: Localization, index: SourceIndex, functions: _Numbers) -> t
         item = _suspect(ranked, functions, found)
         if len(shown) < MOST_DETAILED and room > 0:
             item["lines"] = _source(ranked, index)
-            item["views"] = [_view(view) for view in views.get(ranked.suspect.function, ())]
+            item["views"] = [_view(view, numbers) for view in views.get(ranked.suspect.function, ())]
+            if not item["views"]:
+                item["unseen"] = why_unseen(ranked, found.comparison)
+                item["around"] = _around(ranked.suspect.function, calls)
             room -= sum(len(text) for _, text in item["lines"])
         shown.append(item)
     if hidden := len(found.suspects) - len(shown):
@@ -151,10 +186,18 @@ def _source(ranked: RankedSuspect, index: SourceIndex) -> list[tuple[int, str]]:
     return [(line, _cut(text.expandtabs(4))) for line, text in numbered(source)] if source else []
 
 
-def _view(view: FunctionView) -> Document:
+def _around(function: Function, calls: Iterable[Calls]) -> list[list[str]]:
+    """For each run that calls a function what its calls tell, in sentences."""
+    found = (each.of(function) for each in calls)
+    return [list(each.sentences()) for each in found if each is not None]
+
+
+def _view(view: FunctionView, numbers: Numbers | None) -> Document:
     bad, good = view.lines
+    seen = numbers.of(view.function, view.reference) if numbers else None
     return {
         "reference": view.reference,
+        "title": lines_title(seen, view.reference),
         "lines": [bad, good],
         "pairs": [[_call(one), _call(other)] for one, other in view.pairs],
     }
@@ -165,6 +208,7 @@ def _call(call: CallView) -> Document:
         "number": call.number,
         "given": _short(call.given),
         "left": _short(call.left),
+        "hidden": call.hidden,
         "outcome": f"raised {plain(call.raised)}" if call.raised else f"returned {_cut(plain(call.returned))}",
     }
 
@@ -201,7 +245,7 @@ def _tree(compared: Compared, functions: _Numbers, *, most: int) -> Document:
         "told_there": [texts.of(ending(rows, line.row, there=True) if line.what == CALL else "") for line in lines],
         "texts": list(texts.known),
         "noisy": sorted(noisy),
-        "flame": _flame(rows, numbers),
+        "flame": _flame(compared, rows, numbers),
         "limits": _limits(compared, shown.whole, shown.hidden),
     }
 
@@ -232,9 +276,10 @@ def _told(rows: Rows, line: Line) -> str:
     return named + (f" and {len(counted) - NAMED} more" if len(counted) > NAMED else "")
 
 
-def _flame(rows: Rows, numbers: Sequence[int]) -> Document:
-    frames = flame(rows)
+def _flame(compared: Compared, rows: Rows, numbers: Sequence[int]) -> Document:
+    frames = flame(compared.difference, rows)
     return {
+        "doubt": "" if compared.difference.exact else BOUND,
         "parent": frames.parent.tolist(),
         "function": [numbers[label] if label >= 0 else -1 for label in frames.label.tolist()],
         "buggy": frames.buggy.tolist(),

@@ -78,13 +78,11 @@ def _digest(*trees: CallTree) -> bytes:
     for tree in trees:
         digest.update(json.dumps(tree.functions).encode())
         for column in (tree.label, tree.size):
-            digest.update(np.ascontiguousarray(column))
+            digest.update(np.ascontiguousarray(column).data)
     return digest.digest()
 
 
-def kept_difference(
-    folder: Path, role: str, buggy: CallTree, reference: CallTree, *, budget: float
-) -> TreeDiff | None:
+def kept_difference(folder: Path, role: str, buggy: CallTree, reference: CallTree, *, budget: float) -> TreeDiff | None:
     """The difference to a reference that the session keeps; None where there is none that holds for these trees, or
     where it is a bound that a `budget` in seconds larger than the former one may better."""
     try:
@@ -122,16 +120,18 @@ class SeenCalls:
     seen: tuple[int, int]
     calls: tuple[int, int]
 
-    def text(self, reference: str) -> str:
-        """Of which calls the lines were counted, such as `of 150 of the 31,000 calls in the buggy run ...`."""
-        here, there = (_share(seen, calls) for seen, calls in zip(self.seen, self.calls, strict=True))
-        return f"{here} in the buggy run and {there} in {reference}"
+
+def lines_title(seen: SeenCalls | None, reference: str) -> str:
+    """Which calls the numbers beside lines are of; the second pass sees a sample of many calls."""
+    title = "How often each line ran in the calls that were seen"
+    if seen is None:
+        return title
+    here, there = (_share(few, all_) for few, all_ in zip(seen.seen, seen.calls, strict=True))
+    return f"{title}: {here} in the buggy run, {there} in {reference}"
 
 
 def _share(seen: int, calls: int) -> str:
-    if seen >= calls:
-        return "the one call" if calls == 1 else f"all {calls:,} calls"
-    return f"{seen:,} of the {calls:,} calls"
+    return f"all {calls:,}" if seen >= calls else f"{seen:,} of {calls:,}"
 
 
 class Numbers:

@@ -30,10 +30,16 @@ CHANGED = "changed"  # the kind of evidence that `xlocal trace --between` adds
 OTHER_COLUMNS = 50
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The command line answers for a reader that went away; rich would end it as if nothing had been found."""
+        raise  # noqa: PLE0704 - called where BrokenPipeError is handled
+
+
 def make_console(file: IO[str]) -> Console:
     """A console for `file` that obeys NO_COLOR and COLUMNS; a pipe gets 120 columns and no colour."""
     fixed = not file.isatty() and "COLUMNS" not in os.environ
-    return Console(file=file, width=PIPE_WIDTH if fixed else None, highlight=False, markup=False, emoji=False)
+    return _Console(file=file, width=PIPE_WIDTH if fixed else None, highlight=False, markup=False, emoji=False)
 
 
 def as_json(found: Localization, *, top: int) -> str:
@@ -116,15 +122,15 @@ def print_text(found: Localization, console: Console, *, top: int, next_steps: t
     whole = wide and _widest(plain(run.command) for run in found.runs) <= console.width - OTHER_COLUMNS
     (_print_runs_table if whole else _print_runs_list)(console, found.runs)
     console.print()
-    _print(console, _distances(found))
+    print_wrapped(console, _distances(found))
     console.print()
     if found.suspects:
         _print_suspects(console, found, top=top)
     else:
-        _print(console, Text(f"No suspects. {why_nothing(found)}", "bold"))
+        print_wrapped(console, Text(f"No suspects. {why_nothing(found)}", "bold"))
     for warned in found.warnings:
         console.print()
-        _print(console, Text.assemble((f"warning: {warned.slug}: ", "yellow"), plain(warned.text)))
+        print_wrapped(console, Text.assemble((f"warning: {warned.slug}: ", "yellow"), plain(warned.text)))
     _print_next(console, next_steps)
 
 
@@ -134,37 +140,39 @@ def print_demo(
     """Print the first suspects, then the explanation, then what to type next."""
     print_text(found, console, top=5)
     console.print()
-    _print(console, Text("What this shows", "bold"))
+    print_wrapped(console, Text("What this shows", "bold"))
     for sentence in explanation:
-        _print(console, sentence, indent=2)
+        print_wrapped(console, sentence, indent=2)
     _print_next(console, next_steps)
 
 
 def print_checks(checks: tuple[Check, ...], console: Console) -> None:
     """Print what `xlocal doctor` found, by area, and what to install for what is missing."""
     for area in dict.fromkeys(check.area for check in checks):
-        _print(console, Text(area, "bold"))
+        print_wrapped(console, Text(area, "bold"))
         for check in (check for check in checks if check.area == area):
             mark = ("yes ", "green") if check.works else ("no  ", "yellow")
-            _print(console, Text.assemble(mark, f"{check.name}: {plain(check.detail)}"), indent=2)
+            print_wrapped(console, Text.assemble(mark, f"{check.name}: {plain(check.detail)}"), indent=2)
             if not check.works and check.install:
-                _print(console, f"to get it: {check.install}", indent=6)
+                print_wrapped(console, f"to get it: {check.install}", indent=6)
 
 
-def _print(console: Console, text: Text | str, *, indent: int = 0) -> None:
-    """Print text wrapped at spaces, every line indented, without spaces at the end of lines."""
+def print_wrapped(console: Console, text: Text | str, *, indent: int = 0, hanging: int = 0) -> None:
+    """Print text wrapped at spaces, every line indented, those after the first by `hanging` more, without spaces at the
+    end of lines."""
     text = Text(text) if isinstance(text, str) else text
-    for line in text.wrap(console, max(console.width - indent, 1), overflow="fold"):
+    room = max(console.width - indent - hanging, 1)
+    for place, line in enumerate(text.wrap(console, room, overflow="fold")):
         line.rstrip()
-        console.print(Text(" " * indent).append_text(line), soft_wrap=True)
+        console.print(Text(" " * (indent + (hanging if place else 0))).append_text(line), soft_wrap=True)
 
 
 def _print_next(console: Console, steps: tuple[str, ...]) -> None:
     if steps:
         console.print()
-        _print(console, Text("Next", "bold"))
+        print_wrapped(console, Text("Next", "bold"))
     for step in steps:
-        _print(console, step, indent=2)
+        print_wrapped(console, step, indent=2)
 
 
 def _print_runs_table(console: Console, runs: tuple[RunSummary, ...]) -> None:
@@ -181,8 +189,8 @@ def _print_runs_table(console: Console, runs: tuple[RunSummary, ...]) -> None:
 def _print_runs_list(console: Console, runs: tuple[RunSummary, ...]) -> None:
     for run in runs:
         console.print(Text.assemble((run.role, "bold"), f": {plain(run.command)}"), soft_wrap=True)
-        _print(console, _outcome(run), indent=2)
-        _print(console, _counts(run), indent=2)
+        print_wrapped(console, _outcome(run), indent=2)
+        print_wrapped(console, _counts(run), indent=2)
 
 
 def _outcome(run: RunSummary) -> Text:
@@ -255,7 +263,9 @@ def _print_suspects(console: Console, found: Localization, *, top: int) -> None:
     wide = console.width >= max(TABLE_WIDTH, needed)
     (_print_suspects_table if wide else _print_suspects_list)(console, shown, found)
     if hidden := len(found.suspects) - len(shown):
-        _print(console, Text(f"{_number(hidden, 'more function')} not shown (--top {len(found.suspects)})", "dim"))
+        print_wrapped(
+            console, Text(f"{_number(hidden, 'more function')} not shown (--top {len(found.suspects)})", "dim")
+        )
 
 
 def _print_suspects_table(console: Console, shown: tuple[RankedSuspect, ...], found: Localization) -> None:
@@ -281,7 +291,7 @@ def _print_suspects_list(console: Console, shown: tuple[RankedSuspect, ...], fou
         name = (ranked.suspect.function.qualname, "bold")
         console.print(Text.assemble(f"{ranked.rank}. ", name, f"  {ranked.score:.3f}"), soft_wrap=True)
         console.print(Text.assemble("   ", (where(ranked), "cyan")), soft_wrap=True)
-        _print(console, _why(ranked, found), indent=3)
+        print_wrapped(console, _why(ranked, found), indent=3)
 
 
 def _why(ranked: RankedSuspect, found: Localization) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from xlocal.settings import RANKERS
-from xlocal.tracer.errors import UsageError
+from xlocal.tracer.errors import UsageError, Warned, XlocalError
 
 if TYPE_CHECKING:
     from xlocal.diff_view import Compared
@@ -33,7 +33,7 @@ def render(found: Localization, output: str, *, session: Path, top: int, budget:
     if output == "html":
         from xlocal.html_report import make_report
 
-        return make_report(session, found, budget=budget, progress=progress)
+        return make_report(session, found, budget=budget, progress=progress, warn=_tell)
     scope = Session.load(session).scope
     if output == "sarif":
         from xlocal.sarif import as_sarif
@@ -49,6 +49,7 @@ _SESSION = click.option(
     type=click.Path(path_type=Path),
     help="The folder that keeps the session.  [default: .xlocal/latest]",
 )
+QUIET = click.option("-q", "--quiet", is_flag=True, help="The result alone: no progress.")
 _BUDGET = click.option(
     "--budget",
     type=click.FloatRange(min=0, min_open=True),
@@ -72,7 +73,8 @@ _BUDGET = click.option(
 @click.option("--issue", metavar="FILE|-", help="Text that describes the bug; - reads standard input.")
 @_BUDGET
 @_SESSION
-def report(output: str | None, opened: bool, form: str, issue: str | None, **given: Any) -> None:
+@QUIET
+def report(output: str | None, opened: bool, form: str, issue: str | None, quiet: bool, **given: Any) -> None:
     """Write a report of a session: one file that needs no network; runs nothing.
 
     It shows the suspects with their evidence, both call trees side by side with only the differences open, a flame
@@ -86,7 +88,7 @@ def report(output: str | None, opened: bool, form: str, issue: str | None, **giv
     text, doubts = read_issue(issue) if issue else (None, ())
     if opened and (form != "html" or output == "-"):
         raise click.UsageError("--open shows an HTML report that is in a file.")
-    with _progress() as progress:
+    with _progress(quiet=quiet) as progress:
         progress("ranking")
         found = rerank(settings.session, issue=text, ranker=settings.ranker, model=settings.model)
         found = with_warnings(found, doubts)
@@ -124,17 +126,22 @@ def _report(found: Localization, form: str, session: Path, *, budget: float, top
 
 def _warn(compared: Iterable[Compared]) -> None:
     """Tell on stderr what the traces leave in doubt, each once."""
+    for warned in dict.fromkeys(warned for each in compared for warned in each.warnings):
+        _tell(warned)
+
+
+def _tell(warned: Warned) -> None:
     from xlocal.report import plain
 
-    for warned in dict.fromkeys(warned for each in compared for warned in each.warnings):
-        click.echo(f"warning: {warned.slug}: {plain(warned.text)}", err=True)
+    click.echo(f"warning: {warned.slug}: {plain(warned.text)}", err=True)
 
 
 def _save(file: Path, text: str) -> None:
     try:
         file.write_text(text, "utf-8")
     except OSError as error:
-        raise UsageError(f"{file}: cannot be written: {error.strerror}") from None
+        # As where stdout cannot be written: the command meant something.
+        raise XlocalError(f"{file}: cannot write the output: {error.strerror}") from None
 
 
 def _show(file: Path) -> None:
@@ -150,7 +157,8 @@ def _show(file: Path) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @_BUDGET
 @_SESSION
-def show_difference(reference: int, lines: int, as_json: bool, **given: Any) -> None:
+@QUIET
+def show_difference(reference: int, lines: int, as_json: bool, quiet: bool, **given: Any) -> None:
     """Print the call tree of only the differences; runs nothing.
 
     Calls of the buggy run alone are marked -, those of the reference alone +, and ~ those that ended otherwise. Calls
@@ -161,7 +169,7 @@ def show_difference(reference: int, lines: int, as_json: bool, **given: Any) -> 
 
     settings = _settings(given)
     role = diff_view.chosen_role(diff_view.roles_of(settings.session), reference)
-    with _progress() as progress:
+    with _progress(quiet=quiet) as progress:
         [compared] = diff_view.read_again(settings.session, (role,), budget=settings.budget, progress=progress)
     if as_json:
         sys.stdout.write(diff_view.as_json(compared, most=lines))

@@ -150,7 +150,7 @@
     return box;
   }
   function sourceCard(suspect, view, fill) {
-    const card = el("div", { class: "card" }, el("div", { class: "card-head" }, el("h3", {}, "Source, and how often each run took each line"),
+    const card = el("div", { class: "card" }, el("div", { class: "card-head" }, el("h3", {}, view ? view.title : "Source"),
       el("div", {}, ...(suspect.views.length > 1 ? suspect.views : []).map((each) =>
         el("button", { type: "button", "aria-pressed": String(each === view), on: { click: () => fill(each) } }, each.reference)))));
     if (!suspect.lines.length) {
@@ -168,7 +168,7 @@
     card.append(view ? el("div", { class: "keyline" },
       el("span", {}, el("b", { class: "bad" }, "−"), "only the buggy run"), el("span", {}, el("b", { class: "good" }, "+"), "only the reference"),
       el("span", {}, el("b", { class: "warn" }, "~"), "another number of times"))
-      : el("p", { class: "soft" }, "Its lines were not recorded in both runs."));
+      : el("p", { class: "soft" }, "How often each line ran is not known."));
     return card;
   }
   function sourceRows(suspect, here, there, seen) {
@@ -239,9 +239,13 @@
   }
   function valuesCard(suspect, view) {
     const card = el("div", { class: "card" });
-    if (!view || !view.pairs.length) {
-      card.append(el("h3", {}, "Values"), el("p", { class: "soft" }, suspect.calls[0] && suspect.calls[1]
-        ? "No pair of matching calls was seen closely." : "It ran in one of the runs alone, so there is nothing to set beside its calls."));
+    if (!view) {
+      card.append(el("h3", {}, "Calls"), el("p", { class: "soft" }, suspect.unseen),
+        ...suspect.around.map((sentences) => el("ul", { class: "plain around" }, ...sentences.map((text) => el("li", {}, text)))));
+      return card;
+    }
+    if (!view.pairs.length) {
+      card.append(el("h3", {}, "Values"), el("p", { class: "soft" }, "No pair of matching calls was seen closely."));
       return card;
     }
     const body = el("div", { class: "scroll" });
@@ -260,17 +264,20 @@
   }
   function valueTable(bad, good) {
     const body = el("tbody");
-    const rowFor = (name, here, there, rule) => el("tr", { class: `${here === there ? "" : "differ"} ${rule ? "rule" : ""}` },
+    // What differs although its text, as far as that is kept, is the same.
+    const hidden = new Set([...bad.hidden, ...good.hidden]);
+    const unlike = ([name, here, there]) => here !== there || hidden.has(name);
+    const rowFor = (name, here, there, rule) => el("tr", { class: `${unlike([name, here, there]) ? "differ" : ""} ${rule ? "rule" : ""}` },
       el("td", { class: "name" }, ...breakable(name)), el("td", { class: "here" }, here),
-      el("td", { class: "there" }, here === there ? el("span", { class: "soft" }, "same") : there));
+      el("td", { class: "there" }, here !== there ? there : hidden.has(name) ? el("em", {}, "differs beyond what is shown") : el("span", { class: "soft" }, "same")));
     const add = (...row) => body.append(rowFor(...row));
     for (const [prefix, one, other] of [["", bad.given, good.given], ["then ", bad.left, good.left]]) {
       const here = new Map(one), there = new Map(other);
       const attributes = [...here.keys()].some((name) => name.startsWith("self."));
       const names = [...new Set([...here.keys(), ...there.keys()])].filter((name) => name !== "self" || !attributes);
       const rows = names.map((name) => [prefix + name, here.get(name) ?? "unset", there.get(name) ?? "unset"]);
-      rows.sort((x, y) => (x[1] === x[2]) - (y[1] === y[2]));
-      const first = Math.max(rows.filter((row) => row[1] !== row[2]).length, prefix ? 3 : 6);
+      rows.sort((x, y) => unlike(y) - unlike(x));
+      const first = Math.max(rows.filter(unlike).length, prefix ? 3 : 6);
       rows.slice(0, first).forEach((row, place) => add(...row, prefix && !place));
       const rest = rows.slice(first);
       if (rest.length === 1) add(...rest[0]);
@@ -555,11 +562,12 @@
     fire.find = el("input", { type: "search", placeholder: "Highlight a function  /", "aria-label": "Highlight in the flame view", autocomplete: "off", spellcheck: "false",
       on: { input: drawFlame } });
     fire.out = el("button", { type: "button", title: "Zoom out (Escape)", on: { click: zoomOut } }, "Zoom out");
+    fire.doubt = el("span", { class: "badge warn doubt" });
     fire.box = el("div", { class: "flame", role: "group", "aria-label": "Calls by path, arrow keys move" });
     fire.detail = el("div", { class: "detail", "aria-live": "polite" });
     panel.replaceChildren(el("div", { class: "toolbar" }, references((place) => { fire.place = place; measureFlame(); zoom(0); }), fire.find, fire.out,
-      el("span", { class: "told" }, "Width: calls inside, those of both runs once")), fire.box, fire.detail,
-      el("div", { class: "keyline" }, el("span", {}, el("b", { class: "bad-fill" }, "−"), "only in the buggy run"), el("span", {}, el("b", { class: "good-fill" }, "+"), "only in the reference"),
+      fire.doubt, el("span", { class: "told" }, "By path of callers. Width: calls inside, those of both runs once")), fire.box, fire.detail,
+      el("div", { class: "keyline" }, el("span", {}, el("b", { class: "bad-fill" }, "−"), "by this path only in the buggy run"), el("span", {}, el("b", { class: "good-fill" }, "+"), "by this path only in the reference"),
         el("span", {}, el("b", { class: "warn-fill" }, "~"), "in both, with differences inside"), el("span", {}, el("b", { class: "same" }, "\u00a0"), "alike")));
     new ResizeObserver(drawFlame).observe(fire.box);
     measureFlame();
@@ -567,16 +575,18 @@
   }
   function measureFlame() {
     const frames = data.trees[fire.place].flame;
+    fire.doubt.hidden = !frames.doubt;
+    fire.doubt.textContent = frames.doubt;
     fire.children = frames.parent.map(() => []);
     frames.parent.forEach((above, at) => { if (above >= 0) fire.children[above].push(at); });
-    const differs = (at) => (frames.edits[at] ? 1 : 0);
+    const differs = (at) => (toneOf(at) ? 1 : 0);
     for (const inner of fire.children) inner.sort((a, b) => differs(b) - differs(a) || frames.width[b] - frames.width[a]);
   }
   // The widths inside a frame: by calls, but what differs is never too narrow to see while there is room.
   function widthsInside(at, room) {
     const frames = data.trees[fire.place].flame, inner = fire.children[at];
     const exact = inner.map((each) => frames.width[each] / frames.width[at] * room);
-    const raised = exact.map((width, place) => (frames.edits[inner[place]] ? Math.max(width, THINNEST) : width));
+    const raised = exact.map((width, place) => (toneOf(inner[place]) ? Math.max(width, THINNEST) : width));
     const total = raised.reduce((sum, width) => sum + width, 0);
     return total > room ? raised.map((width) => width * room / total) : raised;
   }
@@ -651,12 +661,15 @@
   // --- runs and limits -----------------------------------------------------------------------------------------------
   function buildRuns() {
     const card = (title, ...inner) => el("div", { class: "card" }, el("h3", {}, title), ...inner);
-    const rows = data.runs.map((run) => el("tr", {}, el("td", {}, badge(run.role, run.role === "buggy" ? "bad" : "good")), el("td", {}, el("code", {}, run.command)),
-      el("td", {}, run.ended), el("td", { class: "number" }, number(run.calls)), el("td", { class: "number" }, number(run.functions)),
-      el("td", { class: "number" }, `${run.seconds} s`), el("td", {}, run.repeats < 2 ? "ran once: noise is not told apart" : run.identical ? `${run.repeats} runs alike` : `${run.repeats} runs differ`)));
-    const head = ["run", "command", "ended", "calls", "functions", "time", "repeats"].map((text, place) => el("th", { class: place > 2 && place < 6 ? "number" : "" }, text));
+    const titles = ["run", "command", "ended", "calls", "functions", "time", "repeats"];
+    const kindOf = (place) => (place > 2 && place < 6 ? "number" : "");
+    const head = titles.map((text, place) => el("th", { class: kindOf(place) }, text));
+    const repeats = (run) => (run.repeats < 2 ? "ran once: noise is not told apart" : run.identical ? `${run.repeats} runs alike` : `${run.repeats} runs differ`);
+    // In a narrow window a row is a block in which each cell names its column.
+    const rows = data.runs.map((run) => el("tr", {}, ...[badge(run.role, run.role === "buggy" ? "bad" : "good"), el("code", {}, run.command), run.ended,
+      number(run.calls), number(run.functions), `${run.seconds} s`, repeats(run)].map((cell, place) => el("td", { class: kindOf(place), "data-title": titles[place] }, cell))));
     by("runs").replaceChildren(
-      card("Runs", el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))), el("p", { class: "soft" }, data.distance)),
+      card("Runs", el("div", { class: "scroll" }, el("table", { class: "runs" }, el("thead", {}, el("tr", {}, ...head)), el("tbody", {}, ...rows))), el("p", { class: "soft" }, data.distance)),
       card("Warnings", data.warnings.length ? el("dl", { class: "messages" }, ...data.warnings.flatMap(([slug, text]) => [el("dt", {}, slug), el("dd", {}, text)])) : el("p", {}, "None.")),
       card("Noise", data.noise.length ? el("dl", { class: "messages" }, ...data.noise.flatMap(([role, names]) => [el("dt", {}, role),
         el("dd", {}, el("p", {}, `${counted(names.length, "function")} behave unlike from run to run of this script; their calls are no evidence:`), el("ul", { class: "plain" }, ...names.map((name) => el("li", {}, el("code", {}, name)))))]))
