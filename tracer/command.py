@@ -24,6 +24,11 @@ _TAKES_VALUE = frozenset(
 ) | {"--ignore-glob", "--maxfail", "--import-mode", "--override-ini", "--config-file", "--tb", "--color", "--durations"}
 
 
+# Names of files that hold no program, though a short one may happen to compile.
+_DOCUMENTS = frozenset((".txt", ".md", ".rst", ".log", ".csv", ".json", ".toml", ".yaml", ".yml", ".ini", ".cfg"))
+_DOCUMENTS |= {".html", ".xml", ".sh", ".js", ".c", ".h", ".ipynb", ".pdf"}
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """One command: `text` as the user wrote it, `target` the absolute script, the module, or the test's node id.
@@ -92,7 +97,25 @@ def _existing(name: str, cwd: Path) -> Path:
         raise UsageError(f"{name} is a folder, not a script")
     if not os.path.isfile(path):
         raise UsageError(f"No such script: {name} (looked in {cwd})")
+    if what := _no_python(path):
+        raise UsageError(f"{name} is not a Python script: {what}")
     return path
+
+
+def _no_python(path: Path) -> str:
+    """What tells at once that a file holds no Python, '' where nothing does."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(4096)
+    except OSError:  # the interpreter says why
+        return ""
+    if b"\0" in start:
+        return "it is binary"
+    if start.startswith(b"#!"):
+        line = start.splitlines()[0]
+        return "" if b"py" in line else f"its first line is {line.decode('utf-8', 'replace')[:60]}"
+    suffix = path.suffix.lower()
+    return f"by its name it is of the kind {suffix}" if suffix in _DOCUMENTS else ""
 
 
 def _module(text: str, parts: list[str], cwd: Path) -> Command:

@@ -11,6 +11,7 @@ import errno
 import logging
 import os
 import re
+import shlex
 import signal
 import sys
 import traceback
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from xlocal import completing
 from xlocal.agent_commands import COMMANDS as AGENT_COMMANDS
 from xlocal.agent_commands import SWE_COMMANDS as AGENT_SWE_COMMANDS
 from xlocal.integration_commands import COMMANDS as INTEGRATION_COMMANDS
@@ -216,6 +218,12 @@ _SESSION = click.option(
     type=click.Path(path_type=Path),
     help="The folder that keeps the session.  [default: .xlocal/latest]",
 )
+_RANKER = click.option(
+    "--ranker",
+    metavar="NAME",
+    shell_complete=completing.rankers,
+    help=f"One of {', '.join(RANKERS)}.  [default: fused]",
+)
 _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the bug; - reads standard input.")
 
 
@@ -226,6 +234,7 @@ _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the
     "--between",
     nargs=2,
     metavar="GOOD BAD",
+    shell_complete=completing.revisions,
     help="Run BUGGY at two revisions of its git repository instead of naming references.",
 )
 @click.option(
@@ -327,12 +336,12 @@ def trace(
             found = investigate_between(question, *between, **how)
         else:
             found = investigate(question, **how)
-    next_steps = () if quiet else _after_trace(settings.session, text)
+    next_steps = () if quiet else _after_trace(found, settings.session)
     _finish(with_warnings(found, doubts), output, settings, quiet=quiet, next_steps=next_steps)
 
 
 @cli.command()
-@click.option("--ranker", metavar="NAME", help=f"One of {', '.join(RANKERS)}.  [default: fused]")
+@_RANKER
 @click.option(
     "--model",
     metavar="DIR|NAME",
@@ -357,8 +366,8 @@ def rank(issue: str | None, output: str, quiet: bool, **given: Any) -> None:
 
 
 @cli.command()
-@click.argument("function")
-@click.option("--ranker", metavar="NAME", help=f"One of {', '.join(RANKERS)}.  [default: fused]")
+@click.argument("function", shell_complete=completing.functions)
+@_RANKER
 @_SESSION
 @_ISSUE
 @QUIET
@@ -463,10 +472,30 @@ def _exit(found: Localization) -> None:
     sys.exit(0 if found.suspects else 1)
 
 
-def _after_trace(session: Path, issue: str | None) -> tuple[str, ...]:
-    where = "" if session == Settings().session else f" --session {session}"
-    steps = [] if issue else [f"xlocal rank{where} --issue FILE      (the text of the bug report, to rank better)"]
-    return (*steps, f"xlocal rank{where} --format json      (the same for programs)")
+def _after_trace(found: Localization, session: Path) -> tuple[str, ...]:
+    """What to type next: of what there is to look at, or what may help where there is nothing."""
+    where = "" if session == Settings().session else f" --session {shlex.quote(str(session))}"
+    by_text = (f"xlocal rank{where} --issue FILE", "ranks by the text of the bug report")
+    if not any(run.functions for run in found.runs):
+        steps = [("xlocal trace --scope DIR|PACKAGE ...", "observes other code")]
+    elif not found.suspects:
+        steps = [by_text] if found.issue is None else []
+    else:
+        steps = [
+            (f"xlocal explain{where} {_name_of(found)}", "why: calls, lines and values side by side"),
+            (f"xlocal diff{where}", "the tree of only the differences"),
+            (f"xlocal report{where} --open", "one page with everything"),
+            *([by_text] if found.issue is None else []),
+        ]
+    width = max((len(command) for command, _ in steps), default=0)
+    return tuple(f"{command:{width}}   {meaning}" for command, meaning in steps)
+
+
+def _name_of(found: Localization) -> str:
+    """The first suspect as `xlocal explain` understands it."""
+    first = found.suspects[0].suspect.function
+    alike = [ranked for ranked in found.suspects if ranked.suspect.function.qualname == first.qualname]
+    return shlex.quote(first.qualname if len(alike) == 1 else f"{first.path}::{first.qualname}")
 
 
 def _default_python() -> str:

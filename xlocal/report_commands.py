@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from xlocal import completing
 from xlocal.settings import RANKERS
 from xlocal.tracer.errors import UsageError, Warned, XlocalError
 
@@ -69,7 +70,12 @@ _BUDGET = click.option(
     show_default=True,
     help="markdown to paste into an issue; perfetto for Perfetto, chrome://tracing and vizviewer.",
 )
-@click.option("--ranker", metavar="NAME", help=f"One of {', '.join(RANKERS)}.  [default: fused]")
+@click.option(
+    "--ranker",
+    metavar="NAME",
+    shell_complete=completing.rankers,
+    help=f"One of {', '.join(RANKERS)}.  [default: fused]",
+)
 @click.option("--issue", metavar="FILE|-", help="Text that describes the bug; - reads standard input.")
 @_BUDGET
 @_SESSION
@@ -182,9 +188,9 @@ def show_difference(reference: int, lines: int, as_json: bool, quiet: bool, **gi
 
 
 @click.command()
-@click.argument("shell", type=click.Choice(SHELLS))
+@click.argument("shell", metavar="SHELL", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what makes a shell complete xlocal's commands and options.
+    """Print what makes SHELL (bash, zsh or fish) complete commands, options and names.
 
     \b
     bash   eval "$(xlocal completion bash)"      in ~/.bashrc
