@@ -127,6 +127,9 @@ def test_every_tool_is_described_and_says_what_it_gives(talk):
         assert len(tool.description) > 60
         assert tool.output_schema["type"] == "object"
         assert "roots" not in tool.input_schema["properties"]
+        assert tool.input_schema["additionalProperties"] is False
+        for name, parameter in tool.input_schema["properties"].items():
+            assert len(parameter.get("description", "")) > 15, (tool.name, name)
     assert talk["tools"]["explain"].annotations.read_only_hint
     assert not talk["tools"]["trace_pair"].annotations.read_only_hint
 
@@ -208,6 +211,50 @@ def test_what_cannot_be_done_is_told_in_one_line(project):
     refused(nothing, "No such script")
     [broken] = ask(server(project), ("trace_pair", {**PAIR, "buggy": "broken.py", "session": "broken"}))
     refused(broken, "broken.py:1: SyntaxError")
+
+
+def test_wrong_arguments_are_named_in_one_line(project):
+    calls = [
+        ("trace_pair", {**PAIR, "reference": "a.py", "colour": 1}),
+        ("trace_pair", {"buggy": "buggy.py"}),
+        ("explain", {}),
+        ("trace_pair", {**PAIR, "top": 0}),
+        ("trace_pair", {**PAIR, "references": "reference.py"}),
+        ("diff_tree", {"lines": "many"}),
+    ]
+    unknown, missing, empty, small, single, words = ask(server(project), *calls)
+    refused(unknown, "there is no argument 'reference', 'colour'; it takes buggy, references, issue, scope, python")
+    refused(missing, "the argument 'references' is missing; it takes buggy, references")
+    refused(empty, "the argument 'function' is missing; it takes function, session")
+    refused(small, "top: Input should be greater than or equal to 1")
+    refused(single, "references: Input should be a valid list")
+    refused(words, "lines: Input should be a valid integer")
+    for result in (unknown, missing, empty, small, single, words):
+        assert len(result.content[0].text.splitlines()) == 1
+
+
+def test_an_interpreter_elsewhere_is_told_with_the_way_to_allow_it(project):
+    calls = [
+        ("trace_pair", {**PAIR, "python": "/usr/bin"}),
+        ("trace_pair", {**PAIR, "python": "/usr/bin/env"}),
+    ]
+    folder, outside = ask(server(project), *calls)
+    refused(folder, "the interpreter /usr/bin: is a folder; name the program in it, as in /usr/bin/bin/python")
+    refused(outside, "the interpreter /usr/bin/env: the interpreter's folder /usr/bin: lies outside of ")
+    refused(outside, "have the server started again with --python /usr/bin/env")
+
+
+def test_agents_hear_of_tools_and_parameters_not_of_commands():
+    from xlocal.mcp_server import for_agents
+
+    texts = {
+        "no session here; record one with: xlocal trace BUGGY REFERENCE": "no session here; record one with: trace_pair",
+        "see xlocal rank, xlocal explain and xlocal diff": "see localize, explain and diff_tree",
+        "name code with --scope; give it longer with --timeout": "name code with scope; give it longer with timeout",
+        "record it with pytest --xlocal-spectrum": "record it with pytest --xlocal-spectrum",
+        "look at --xlocal-scope": "look at scope",
+    }
+    assert {text: for_agents(text) for text in texts} == texts
 
 
 @pytest.mark.parametrize("mode", ["auto", pytest.param("legacy", marks=pytest.mark.slow)])

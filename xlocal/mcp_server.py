@@ -24,7 +24,8 @@ import anyio.abc
 import anyio.to_thread
 from mcp.server.mcpserver import Context, ListRoots, MCPServer, Resolve
 from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
-from mcp.types import ListRootsResult, ToolAnnotations
+from mcp.types import ListRootsResult, Tool, ToolAnnotations
+from pydantic import Field, ValidationError
 
 from xlocal.ranking.evidence import RankedSuspect
 from xlocal.ranking.localize import Localization
@@ -48,6 +49,44 @@ without scripts. Several references show more than one. Ranks are evidence, not 
 """
 
 Answer = TypeVar("Answer")
+
+# The parameters of the tools, as agents read them.
+Buggy = Annotated[
+    str,
+    Field(
+        description="The command that shows the bug: a script ('repro.py --flag'), a module ('-m pkg.tool x') or a "
+        "test ('pytest tests/test_a.py::test_b'), relative to the project's folder."
+    ),
+]
+References = Annotated[
+    list[str], Field(description="At least one command that works, as similar to the buggy one as possible.")
+]
+Issue = Annotated[str | None, Field(description="The text of the bug report; it makes the ranking better.")]
+Scope = Annotated[
+    list[str] | None,
+    Field(description="Folders, files or packages to observe. Default: the project that the programs import."),
+]
+Python = Annotated[
+    str | None,
+    Field(description="The interpreter that runs the programs: one inside the project, else the server's --python."),
+]
+Timeout = Annotated[float, Field(gt=0, description="Seconds that one run may take.")]
+SessionName = Annotated[str, Field(description="The name under which the results are kept, or were kept.")]
+Top = Annotated[int, Field(ge=1, description="How many suspects to return.")]
+FunctionName = Annotated[
+    str, Field(description="A function as the ranking names it, the end of such a name, or path::name.")
+]
+Test = Annotated[
+    str,
+    Field(
+        description="The failing test: a pytest node id relative to the project's folder, such as "
+        "tests/test_a.py::TestB::test_c[param]."
+    ),
+]
+Count = Annotated[int, Field(ge=1, description="How many passing tests to compare with at most.")]
+Ranker = Annotated[str, Field(description=f"How to rank: one of {', '.join(RANKERS)}.")]
+Which = Annotated[int, Field(ge=1, description="Which of the references, counted from 1.")]
+Lines = Annotated[int, Field(ge=1, description="How many lines to return at most.")]
 
 
 @dataclass(frozen=True)
@@ -193,22 +232,18 @@ class Tools:
         *,
         ctx: Context,
         roots: Roots,
-        buggy: str,
-        references: list[str],
-        issue: str | None = None,
-        scope: list[str] | None = None,
-        python: str | None = None,
-        timeout: float = 300.0,
-        session: str = "latest",
-        top: int = TOP,
+        buggy: Buggy,
+        references: References,
+        issue: Issue = None,
+        scope: Scope = None,
+        python: Python = None,
+        timeout: Timeout = 300.0,
+        session: SessionName = "latest",
+        top: Top = TOP,
     ) -> Ranking:
         """Run a script that shows a bug and at least one that works, compare what happened inside, rank the functions.
 
-        Each command is a script ('repro.py --flag'), a module ('-m pkg.tool x') or a test
-        ('pytest tests/test_a.py::test_b'), relative to the project's folder. References should resemble the buggy
-        script. `issue` is the bug report, which makes the ranking better. `scope` names folders or packages to observe
-        (default: what the scripts import). `python` is the project's interpreter, `timeout` seconds for one run; each
-        script runs three or four times.
+        References should resemble the buggy script: other input, or without the feature. Each script runs four times.
         """
         fence = self.fence.within(roots)
         if not references:
@@ -236,16 +271,16 @@ class Tools:
         *,
         ctx: Context,
         roots: Roots,
-        test: str,
-        scope: list[str] | None = None,
-        python: str | None = None,
-        references: int = 2,
-        timeout: float = 300.0,
-        top: int = TOP,
+        test: Test,
+        scope: Scope = None,
+        python: Python = None,
+        references: Count = 2,
+        timeout: Timeout = 300.0,
+        top: Top = TOP,
     ) -> Ranking:
         """Compare a failing test with its nearest passing relatives, and rank the functions of the project.
 
-        `test` is a pytest node id relative to the project's folder, such as tests/test_a.py::TestB::test_c[param].
+        The relatives are found by collecting the test's file. The session keeps a name of its own, which is returned.
         """
         fence = self.fence.within(roots)
         fence.check(test.partition("::")[0], "the test")
@@ -264,19 +299,18 @@ class Tools:
         return await self._ranked(fence, name, top=top, compared_with=relatives)
 
     async def localize(
-        self, roots: Roots, issue: str | None = None, ranker: str = "fused", session: str = "latest", top: int = TOP
+        self,
+        roots: Roots,
+        issue: Issue = None,
+        ranker: Ranker = "fused",
+        session: SessionName = "latest",
+        top: Top = TOP,
     ) -> Ranking:
-        """Rank the functions of a session again, by another issue text or ranker; runs nothing.
-
-        Rankers: fused (the default), lexical, evidence, paper, embedding, commits, proximity, spectrum.
-        """
+        """Rank the functions of a session again, by another issue text or ranker; runs nothing."""
         return await self._ranked(self.fence.within(roots), session, top=top, issue=issue, ranker=ranker)
 
-    async def explain(self, roots: Roots, function: str, session: str = "latest") -> Explained:
-        """Tell why a function is suspected: its calls in both runs side by side, the lines they took, and the values.
-
-        `function` is a name as the ranking gives it, the end of one, or path::name.
-        """
+    async def explain(self, roots: Roots, function: FunctionName, session: SessionName = "latest") -> Explained:
+        """Tell why a function is suspected: its calls in both runs side by side, the lines they took, their values."""
         fence = self.fence.within(roots)
         folder = _session(fence, session, existing=True)
 
@@ -291,8 +325,8 @@ class Tools:
 
         return await _in_thread(work)
 
-    async def show_source(self, roots: Roots, function: str, session: str = "latest") -> Source:
-        """Show the source of a suspect, as it is in the project now, with its place. `function` is as for explain."""
+    async def show_source(self, roots: Roots, function: FunctionName, session: SessionName = "latest") -> Source:
+        """Show the source of a suspect, as it is in the project now, with its place."""
         fence = self.fence.within(roots)
         folder = _session(fence, session, existing=True)
 
@@ -312,9 +346,9 @@ class Tools:
         return await _in_thread(work)
 
     async def diff_tree(
-        self, roots: Roots, session: str = "latest", reference: int = 1, lines: int = MOST_LINES
+        self, roots: Roots, session: SessionName = "latest", reference: Which = 1, lines: Lines = MOST_LINES
     ) -> Differences:
-        """Show the call tree of only the differences between the buggy run and one reference (counted from 1).
+        """Show the call tree of only the differences between the buggy run and one reference.
 
         `-` marks calls of the buggy run alone, `+` those of the reference alone, `~` calls that ended otherwise.
         """
@@ -388,7 +422,7 @@ class Tools:
         try:
             file = parse_command(command, cwd=fence.home).file
         except UsageError as error:
-            raise ToolError(str(error)) from None
+            raise ToolError(for_agents(str(error))) from None
         if file is not None:
             fence.check(file, "the script")
 
@@ -404,7 +438,14 @@ class Tools:
         if python is None or python == self.python:
             return self.python
         path = os.path.abspath(fence.home / python)
-        fence.check(os.path.dirname(path), "the interpreter")
+        if os.path.isdir(path):
+            raise ToolError(f"the interpreter {python}: is a folder; name the program in it, as in {python}/bin/python")
+        try:
+            fence.check(os.path.dirname(path), "the interpreter's folder")
+        except ToolError as error:
+            raise ToolError(
+                f"the interpreter {python}: {error}; to use it, have the server started again with --python {python}"
+            ) from None
         return path
 
 
@@ -426,7 +467,7 @@ def _ranking(found: Localization, session: str, top: int, compared_with: Sequenc
         distance=distance(found.comparison),
         total=len(found.suspects),
         suspects=[_row(ranked, issue=found.issue, ranker=found.ranker) for ranked in found.suspects[:top]],
-        warnings=[f"{warned.slug}: {warned.text}" for warned in all_warnings(found)],
+        warnings=[f"{warned.slug}: {for_agents(warned.text)}" for warned in all_warnings(found)],
         compared_with=list(compared_with),
     )
 
@@ -452,7 +493,27 @@ async def _in_thread(work: Callable[[], Answer]) -> Answer:
     try:
         return await anyio.to_thread.run_sync(work)
     except XlocalError as error:
-        raise ToolError(str(error)) from None
+        raise ToolError(for_agents(str(error))) from None
+
+
+# What the command line calls otherwise; longer texts first.
+_TOOLS = {
+    "xlocal trace BUGGY REFERENCE": "trace_pair",
+    "pytest --xlocal-spectrum": "pytest --xlocal-spectrum",
+    "pytest --xlocal": "localize_test",
+    "xlocal trace": "trace_pair",
+    "xlocal rank": "localize",
+    "xlocal explain": "explain",
+    "xlocal diff": "diff_tree",
+}
+_SAID = re.compile(
+    "|".join(map(re.escape, _TOOLS)) + r"|--(?:xlocal-)?(scope|timeout|issue|python|ranker|session|top)\b"
+)
+
+
+def for_agents(text: str) -> str:
+    """A message of the command line with what an agent has in place of commands and options: tools and parameters."""
+    return _SAID.sub(lambda found: found[1] or _TOOLS[found[0]], text)
 
 
 async def _work(do: str, given: dict[str, Any], ctx: Context, folder: Path) -> dict[str, Any]:
@@ -473,7 +534,7 @@ async def _work(do: str, given: dict[str, Any], ctx: Context, folder: Path) -> d
                 step += 1
                 await ctx.report_progress(step, None, message["progress"])
     if "error" in answer:
-        raise ToolError(answer["error"])
+        raise ToolError(for_agents(answer["error"]))
     result: dict[str, Any] = answer["result"]
     return result
 
@@ -499,12 +560,56 @@ async def _worker(folder: Path) -> AsyncIterator[anyio.abc.Process]:
             await process.aclose()
 
 
+class _Server(MCPServer):
+    """Answers arguments that a tool does not take, lacks or cannot use in one line that says so."""
+
+    async def list_tools(self) -> list[Tool]:
+        """The tools, whose schemas say that there are no further arguments."""
+        tools = await super().list_tools()
+        return [
+            tool.model_copy(update={"input_schema": {**tool.input_schema, "additionalProperties": False}})
+            for tool in tools
+        ]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], context: Context | None = None) -> Any:
+        """Call a tool; ToolError for arguments that it cannot use."""
+        tool = next((tool for tool in await self.list_tools() if tool.name == name), None)
+        if tool is not None:
+            _check_arguments(name, arguments, tool.input_schema)
+        try:
+            return await super().call_tool(name, arguments, context)
+        except ToolError as error:
+            if not isinstance(error.__cause__, ValidationError):
+                raise
+            wrong = "; ".join(f"{_spelled(row['loc'])}: {row['msg']}" for row in error.__cause__.errors())
+            raise ToolError(f"Error executing tool {name}: {wrong}") from None
+
+
+def _check_arguments(name: str, arguments: dict[str, Any], schema: dict[str, Any]) -> None:
+    known, needed = list(schema.get("properties", ())), schema.get("required", ())
+    unknown = [argument for argument in arguments if argument not in known]
+    missing = [argument for argument in needed if argument not in arguments]
+    said = []
+    if unknown:
+        said.append(f"there is no argument {', '.join(map(repr, unknown))}")
+    if missing:
+        said.append(f"the argument {', '.join(map(repr, missing))} is missing")
+    if said:
+        raise ToolError(f"Error executing tool {name}: {' and '.join(said)}; it takes {', '.join(known)}")
+
+
+def _spelled(place: Sequence[int | str]) -> str:
+    """Where in the arguments a value stands, such as `references[1]`."""
+    first, *rest = place
+    return f"{first}{''.join(f'[{part}]' for part in rest)}"
+
+
 def make_server(folders: Sequence[Path], *, python: str) -> MCPServer:
     """The server for some folders; the caller runs it."""
     from importlib.metadata import version
 
     tools = Tools(folders, python=python)
-    server = MCPServer("xlocal", instructions=INSTRUCTIONS, version=version("xlocal"), log_level="WARNING")
+    server = _Server("xlocal", instructions=INSTRUCTIONS, version=version("xlocal"), log_level="WARNING")
     runs = ToolAnnotations(read_only_hint=False, destructive_hint=False, open_world_hint=False)
     reads = ToolAnnotations(read_only_hint=True, open_world_hint=False)
     for tool, notes in (
