@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import importlib.util
 import os
 import shutil
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from xlocal.html_report import document, make_report, page
 from xlocal.question import Question, investigate, rerank
 
 pytestmark = pytest.mark.browser
+
+ROOT = Path(__file__).resolve().parent.parent
 
 MINUS = "\u2212"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -481,6 +485,32 @@ def test_hostile_names_do_nothing_but_show(browser, tmp_path):
     assert shown.count("script") == 2
     assert shown.problems == []
     shown.page.close()
+
+
+def test_the_pictures_of_the_docs_can_be_drawn_anew(browser, tmp_path, monkeypatch):
+    """Each view once; the packed pictures are as the browser gave them, and those of the docs are small and shown."""
+    specification = importlib.util.spec_from_file_location("pictures", ROOT / "docs" / "make_screenshots.py")
+    program = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(program)
+    monkeypatch.chdir(tmp_path)
+    page = program.make_page(tmp_path)
+    names = []
+    for name, picture in program.pictures(browser, page):
+        names.append(f"{name}.png")
+        assert 20_000 < len(picture) < program.MOST_BYTES
+        shown = browser.new_page()
+        shown.set_content(f"<img src='data:image/png;base64,{base64.b64encode(picture).decode()}'>")
+        assert (
+            shown.evaluate(
+                "(async () => { const image = document.images[0]; await image.decode(); return image.naturalWidth; })()"
+            )
+            == 1475
+        )
+        shown.close()
+    kept = {file.name: file.stat().st_size for file in program.IMAGES.glob("*.png")}
+    text = (ROOT / "docs" / "reports.md").read_text("utf-8")
+    assert sorted(kept) == sorted(names)
+    assert all(f"images/{name}" in text and size < program.MOST_BYTES for name, size in kept.items())
 
 
 def test_no_suspects_and_equal_trees(browser, tmp_path):
