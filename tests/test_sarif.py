@@ -1,7 +1,7 @@
 """SARIF and GitHub annotations: as their definitions have them, with paths that point into the repository.
 
-The checks here follow SARIF 2.1.0 (OASIS). Where the variable XLOCAL_SARIF_SCHEMA names its JSON schema and jsonschema is
-installed, the log is held to that as well.
+The checks here follow SARIF 2.1.0 (OASIS). Where the variable XLOCAL_SARIF_SCHEMA names its JSON schema (see
+CONTRIBUTING.md) and jsonschema is installed, the log is held to that as well.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def against_the_schema(text: str) -> list[str]:
     """What the standard's own schema finds wrong; skips where it is not there."""
     schema = os.environ.get("XLOCAL_SARIF_SCHEMA")
     if not schema or importlib.util.find_spec("jsonschema") is None:
-        pytest.skip("XLOCAL_SARIF_SCHEMA names no schema, or jsonschema is not installed")
+        pytest.skip("XLOCAL_SARIF_SCHEMA names no schema (see CONTRIBUTING.md), or jsonschema is not installed")
     import jsonschema
 
     rules = json.loads(Path(schema).read_text("utf-8"))
