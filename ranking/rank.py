@@ -247,7 +247,7 @@ def fuse(
     if text is not None:
         # What the issue names is in the text's score; counted twice, it drowned what was seen.
         seen = evidence_scores(suspects, rates=rates, without=frozenset({"named-in-issue"}))
-        return text - text.min(initial=0.0) + EVIDENCE_SHARE * seen
+        return np.asarray(text - text.min(initial=0.0) + EVIDENCE_SHARE * seen)
     evidence = evidence_scores(suspects, rates=rates)
     keys = [(_nearness(suspect), -suspect.calls[0], suspect.depth) for suspect in suspects]
     place = {key: i for i, key in enumerate(sorted(set(keys)))}

@@ -292,7 +292,7 @@ def refused_calls(uncaught: Iterable[UncaughtException], index: SourceIndex) -> 
     """The function whose arguments a TypeError refuses: the call never began, so that neither a frame nor a call shows
     it. Nothing where the message fits more than a few functions of the project."""
     for error in uncaught:
-        match = _REFUSED.match(error.message) if error.type == "TypeError" else None
+        match = _REFUSED.match(error.message or "") if error.type == "TypeError" else None
         if match is None:
             continue
         qualname, reason = match[1].replace(".<locals>", ""), match[2]
