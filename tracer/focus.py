@@ -5,11 +5,13 @@ records by sys.settrace, for the chosen functions only. Values are reduced to di
 the program: by exact types, instance dictionaries and slots, to a bounded depth, number of parts and length.
 """
 
+import bisect
 import os
 import re
 import sys
 import threading
 import time
+import weakref
 import zlib
 
 MOST_PARTS = 400  # parts of one value that are looked at
@@ -82,28 +84,28 @@ class Digester:
             self._walk_compound(value, kind, depth, parts, seen)
 
     def _walk_compound(self, value, kind, depth, parts, seen):
-        mro = bases(kind)
-        if kind is _function or kind is _builtin or kind is _method or isinstance_of(mro, type):
-            parts.append(_callable_text(value, kind, mro))
-        elif isinstance_of(mro, tuple):
+        form = layout(kind)[0]
+        if form == "object":
+            self._object(value, kind, depth, parts, seen)
+        elif form == "callable":
+            parts.append(_callable_text(value, kind))
+        elif form is tuple:
             self._items(_name(kind), "()", tuple.__iter__(value), tuple.__len__(value), depth, parts, seen)
-        elif isinstance_of(mro, list):
+        elif form is list:
             self._items(_name(kind), "[]", list.__iter__(value), list.__len__(value), depth, parts, seen)
-        elif isinstance_of(mro, dict):
+        elif form is dict:
             self._pairs(_name(kind), dict.items(value), dict.__len__(value), depth, parts, seen)
-        elif isinstance_of(mro, set) or isinstance_of(mro, frozenset):
-            self._unordered(value, kind, mro, depth, parts, seen)
-        elif isinstance_of(mro, str):
+        elif form is set or form is frozenset:
+            self._unordered(value, kind, form, depth, parts, seen)
+        elif form is str:
             parts.append(_name(kind) + _quoted(str.__str__(value)))
-        elif isinstance_of(mro, int):
+        elif form is int:
             parts.append(_name(kind) + _number_text(int.__int__(value), int))
-        elif isinstance_of(mro, float):
+        elif form is float:
             parts.append(_name(kind) + float.__repr__(value))
-        elif isinstance_of(mro, BaseException):
+        else:  # an exception
             parts.append(_name(kind))
             self._walk(BaseException.__dict__["args"].__get__(value), depth + 1, parts, seen)
-        else:
-            self._object(value, kind, mro, depth, parts, seen)
 
     def _items(self, name, brackets, items, length, depth, parts, seen):
         parts.append((name if name not in ("tuple", "list") else "") + brackets[0])
@@ -131,8 +133,7 @@ class Digester:
             self._walk(item, depth + 1, parts, seen)
         parts.append("}")
 
-    def _unordered(self, value, kind, mro, depth, parts, seen):
-        base = set if isinstance_of(mro, set) else frozenset
+    def _unordered(self, value, kind, base, depth, parts, seen):
         length = base.__len__(value)
         texts = ["... of %d" % length] if length else []
         if depth < MOST_DEPTH and length <= MOST_ITEMS:
@@ -143,14 +144,14 @@ class Digester:
                 texts.append("".join(inner))
         parts.append("%s{%s}" % (_name(kind), ", ".join(sorted(texts))))
 
-    def _object(self, value, kind, mro, depth, parts, seen):
+    def _object(self, value, kind, depth, parts, seen):
         name = _name(kind)
         if name == "ndarray" and type.__getattribute__(kind, "__module__") == "numpy":
             parts.append(_array_text(value))
             return
         parts.append("<" + name)
         if depth < MOST_DEPTH:
-            for key, item in attributes(value, mro):
+            for key, item in attributes(value, kind):
                 parts.append(" %s=" % (key,))
                 self._walk(item, depth + 1, parts, seen)
         parts.append(">")
@@ -161,33 +162,57 @@ def bases(kind):
     return type.__dict__["__mro__"].__get__(kind) or (object,)
 
 
-def isinstance_of(mro, base):
-    """`issubclass` that asks no metaclass."""
-    for each in mro:
-        if each is base:
-            return True
-    return False
+_layouts = {}  # id of a type -> (weak reference to it, its layout): keeps no type alive and asks none for its hash
+_BUILT_IN = (tuple, list, dict, set, frozenset, str, int, float, BaseException)
 
 
-def attributes(value, mro):
-    """`(name, value)` of the instance dictionary and the slots, without asking the object itself."""
-    found = []
+def layout(kind):
+    """`(form, dictionary, slots)` of a type, found once and without asking its metaclass.
+
+    The form is the built-in type whose methods read the value, `callable` or `object`; the dictionary is the descriptor
+    of the instances' `__dict__` or None; slots are `(name, descriptor)`.
+    """
+    known = _layouts.get(id(kind))
+    if known is None or known[0]() is not kind:
+        known = _layouts[id(kind)] = (weakref.ref(kind), _read_layout(kind))
+    return known[1]
+
+
+def _read_layout(kind):
+    mro = bases(kind)
+    dictionary, slots = None, []
     for base in mro:
         names = type.__dict__["__dict__"].__get__(base)
-        slot = names.get("__dict__")
-        if type(slot) is _dict_slot:
-            try:
-                held = slot.__get__(value)
-            except (AttributeError, TypeError):
-                held = None
-            if type(held) is dict:
-                found = [item for item in list(held.items())[:MOST_ITEMS] if type(item[0]) is str] + found
-        for name, member in list(names.items()):
-            if type(member) is _member and len(found) < MOST_ITEMS:
-                try:
-                    found.append((name, member.__get__(value)))
-                except AttributeError:
-                    pass  # an empty slot
+        held = names.get("__dict__")
+        if dictionary is None and type(held) is _dict_slot:
+            dictionary = held
+        slots += [(name, member) for name, member in list(names.items()) if type(member) is _member]
+    if kind is _function or kind is _builtin or kind is _method or any(base is type for base in mro):
+        return "callable", dictionary, slots
+    for built_in in _BUILT_IN:
+        if any(base is built_in for base in mro):
+            return built_in, dictionary, slots
+    return "object", dictionary, slots
+
+
+def attributes(value, kind):
+    """`(name, value)` of the instance dictionary and the slots, without asking the object itself."""
+    _, dictionary, slots = layout(kind)
+    found = []
+    if dictionary is not None:
+        try:
+            held = dictionary.__get__(value)
+        except (AttributeError, TypeError):
+            held = None
+        if type(held) is dict:
+            found = [item for item in list(held.items())[:MOST_ITEMS] if type(item[0]) is str]
+    for name, member in slots:
+        if len(found) >= MOST_ITEMS:
+            break
+        try:
+            found.append((name, member.__get__(value)))
+        except AttributeError:
+            pass  # an empty slot
     return found
 
 
@@ -201,7 +226,7 @@ def _quoted(text):
     length = len(text)
     if length > TEXT:
         text = text[: TEXT // 2] + "..." + text[-TEXT // 2 :]
-    cleaned = ADDRESS.sub("0x", text)
+    cleaned = ADDRESS.sub("0x", text) if "0x" in text else text
     return "'" + cleaned + ("'" if length <= TEXT else "' of %d" % length)
 
 
@@ -209,15 +234,15 @@ def _name(kind):
     return str(type.__getattribute__(kind, "__name__"))
 
 
-_function = type(isinstance_of)
+_function = type(bases)
 _builtin = type(len)
 _method = type(Digester(None).number)
 
 
-def _callable_text(value, kind, mro):
+def _callable_text(value, kind):
     if kind is _method:
         return "method:" + value.__func__.__qualname__ if type(value.__func__) is _function else "method"
-    if isinstance_of(mro, type):
+    if kind is not _function and kind is not _builtin:  # a class
         return "class:" + str(type.__dict__["__qualname__"].__get__(value))
     return "function:" + str(value.__qualname__)
 
@@ -250,8 +275,9 @@ class FocusBackend:
         self.deadline = time.time() + focus.get("seconds", 60)
         self.chosen = {}
         for number, (filename, line, name, ranges) in enumerate(focus["functions"]):
-            self.chosen[filename, line, name] = (number, ranges)
-        self.by_code = {}  # id(code) -> None or [number, ranges, arguments, code]; codes are kept alive by it
+            # Borders of the ranges: a call is chosen when an odd number of them lies at or below its index.
+            self.chosen[filename, line, name] = (number, [border for pair in sorted(ranges) for border in pair])
+        self.by_code = {}  # id(code) -> None or [number, borders, arguments], and the code; codes are kept alive by it
         self.digester = Digester(lambda row: recorder.writer.write_json(b"D", 0, row))
         self.tables = {}
         self.streams = 0
@@ -342,7 +368,7 @@ class FocusBackend:
             if call is None or frame.f_lasti < 0:
                 index = counts.get(choice[0], 0)
                 counts[choice[0]] = index + 1
-                if not any(start <= index < stop for start, stop in choice[1]):
+                if not bisect.bisect_right(choice[1], index) % 2:
                     return None
                 call = _Call(self, choice, thread, index, frame, running)
                 if code.co_flags & RESUMABLE:
@@ -404,8 +430,7 @@ class _Call:
                 pairs.append(backend.digester.number(local[name]))
         if "self" in pairs[:1]:
             value = local["self"]
-            mro = bases(type(value))
-            for name, held in attributes(value, mro)[:MOST_ATTRIBUTES]:
+            for name, held in attributes(value, type(value))[:MOST_ATTRIBUTES]:
                 pairs.append("self." + name)
                 pairs.append(backend.digester.number(held))
         return backend._entry(b"A", tuple(pairs))
