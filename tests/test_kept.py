@@ -73,6 +73,7 @@ def test_a_bound_gives_way_to_a_larger_budget(tmp_path):
     Keeper(tmp_path, 5.0).difference("reference-1", bound)
     assert kept_difference(tmp_path, "reference-1", *trees, budget=5.0) is not None
     assert kept_difference(tmp_path, "reference-1", *trees, budget=6.0) is None
+    assert kept_difference(tmp_path, "reference-1", *trees) is not None
 
 
 @pytest.mark.parametrize("damage", [lambda data: b"", lambda data: data[: len(data) // 2], lambda data: b"odd" * 99])
@@ -91,6 +92,17 @@ def test_diff_and_report_compare_nothing_anew(session, monkeypatch):
     monkeypatch.setattr(diff_view, "diff", never)
     assert run("diff", "--session", str(session), "--reference", "2").exit_code == 0
     assert run("report", "-o", "-", "--session", str(session)).exit_code == 0
+
+
+def test_a_larger_budget_of_the_command_betters_a_bound(tmp_path):
+    turns = "import random, lib\nrandom.seed({})\nfor _ in range(400): lib.f(random.randrange(3))\n"
+    module = "def f(n):\n    return (g, h, k)[n](n)\n" + "".join(f"def {name}(n):\n    return n\n" for name in "ghk")
+    located(tmp_path, module, turns.format(1), turns.format(2), budget=1e-9, repeat=1, values=False)
+    session = ("--session", str(tmp_path / "session"))
+    found = [run("diff", "--json", *session, *more).stdout for more in ((), ("--budget", "60"))]
+    assert [json.loads(text)["distance"]["exact"] for text in found] == [False, True]
+    for more, told in (((), True), (("--budget", "60"), False)):
+        assert ("The difference is a bound" in run("report", "-o", "-", *session, *more).stdout) is told
 
 
 def test_sessions_without_it_show_the_same(session, tmp_path):

@@ -69,14 +69,19 @@ def roles_of(folder: Path) -> tuple[str, ...]:
 
 
 def read_again(
-    folder: Path, roles: tuple[str, ...], *, budget: float, progress: Progress = lambda text: None
+    folder: Path,
+    roles: tuple[str, ...],
+    *,
+    budget: float,
+    insist: bool = False,
+    progress: Progress = lambda text: None,
 ) -> tuple[Compared, ...]:
     """The recordings of a session with the differences that it keeps; runs nothing.
 
     `roles` name the references. A difference is computed anew, within `budget` seconds, where the session keeps none,
-    where the sources now name the calls otherwise, and where it is a bound found with a smaller budget. Raises
-    SessionError or TraceFormatError for recordings that are missing or damaged, or that do not hold what the session's
-    comparison saw in them.
+    where the sources now name the calls otherwise, and, if you `insist`, where it is a bound found with a smaller
+    budget. Raises SessionError or TraceFormatError for recordings that are missing or damaged, or that do not hold what
+    the session's comparison saw in them.
     """
     with settled(folder):
         session = Session.load(folder)
@@ -92,17 +97,17 @@ def read_again(
             if not _as_before(seen, former, changed):
                 raise SessionError(f"{_damaged(seen)}: is damaged; record again with xlocal trace")
         return tuple(
-            Compared(buggy, reference, _difference(folder, buggy, reference, budget=budget, progress=progress))
+            Compared(
+                buggy,
+                reference,
+                kept_difference(folder, reference.role, buggy.tree, reference.tree, budget=budget if insist else None)
+                or _difference(buggy, reference, budget=budget, progress=progress),
+            )
             for reference in references
         )
 
 
-def _difference(
-    folder: Path, buggy: Observation, reference: Observation, *, budget: float, progress: Progress
-) -> TreeDiff:
-    kept = kept_difference(folder, reference.role, buggy.tree, reference.tree, budget=budget)
-    if kept is not None:
-        return kept
+def _difference(buggy: Observation, reference: Observation, *, budget: float, progress: Progress) -> TreeDiff:
     return diff(
         buggy.tree,
         reference.tree,

@@ -44,19 +44,21 @@ def make_report(
     found: Localization,
     *,
     budget: float,
+    insist: bool = False,
     progress: Callable[[str], None] = lambda text: None,
     warn: Callable[[Warned], None] = lambda warned: None,
 ) -> str:
     """The page for a session and its localization; runs nothing.
 
-    `budget` is in seconds for each reference, where the session keeps no difference. Where the recordings are missing
-    or damaged the page has no trees and says why. `warn` is given what reading the recordings left in doubt.
+    `budget` is in seconds for each reference, where the session keeps no difference, or, if you `insist`, a bound found
+    with a smaller one. Where the recordings are missing or damaged the page has no trees and says why. `warn` is given
+    what reading the recordings left in doubt.
     """
     roles = tuple(run.role for run in found.runs[1:])
     session = Session.load(folder)
     doubts: tuple[Warned, ...]
     try:
-        compared = read_again(folder, roles, budget=budget, progress=progress)
+        compared = read_again(folder, roles, budget=budget, insist=insist, progress=progress)
         doubts = tuple(dict.fromkeys(warned for each in compared for warned in each.warnings))
     except (SessionError, TraceFormatError) as error:
         compared = ()

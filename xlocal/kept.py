@@ -82,16 +82,18 @@ def _digest(*trees: CallTree) -> bytes:
     return digest.digest()
 
 
-def kept_difference(folder: Path, role: str, buggy: CallTree, reference: CallTree, *, budget: float) -> TreeDiff | None:
+def kept_difference(
+    folder: Path, role: str, buggy: CallTree, reference: CallTree, *, budget: float | None = None
+) -> TreeDiff | None:
     """The difference to a reference that the session keeps; None where there is none that holds for these trees, or
-    where it is a bound that a `budget` in seconds larger than the former one may better."""
+    where it is a bound that a `budget` in seconds may better, being larger than the former one."""
     try:
         # numpy leaves a damaged file open that it opened itself.
         with _file(folder, role).open("rb") as stream, np.load(stream, allow_pickle=False) as kept:
             if int(kept["version"]) != VERSION or kept["trees"].tobytes() != _digest(buggy, reference):
                 return None
             cost, lower = (int(bound) for bound in kept["bounds"])
-            if lower < cost and budget > float(kept["budget"]):
+            if lower < cost and budget is not None and budget > float(kept["budget"]):
                 return None
             match = np.cumsum(kept["match"], dtype=np.int32)
             moved = np.full(len(buggy), -1, np.int32)

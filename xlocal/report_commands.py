@@ -27,14 +27,23 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 Progress = Callable[[str], None]
 
 
-def render(found: Localization, output: str, *, session: Path, top: int, budget: float, progress: Progress) -> str:
+def render(
+    found: Localization,
+    output: str,
+    *,
+    session: Path,
+    top: int,
+    budget: float,
+    insist: bool = False,
+    progress: Progress,
+) -> str:
     """A localization in one of FORMATS; runs nothing."""
     from xlocal.session import Session
 
     if output == "html":
         from xlocal.html_report import make_report
 
-        return make_report(session, found, budget=budget, progress=progress, warn=_tell)
+        return make_report(session, found, budget=budget, insist=insist, progress=progress, warn=_tell)
     scope = Session.load(session).scope
     if output == "sarif":
         from xlocal.sarif import as_sarif
@@ -98,7 +107,8 @@ def report(output: str | None, opened: bool, form: str, issue: str | None, quiet
         progress("ranking")
         found = rerank(settings.session, issue=text, ranker=settings.ranker, model=settings.model)
         found = with_warnings(found, doubts)
-        written = _report(found, form, settings.session, budget=settings.budget, top=settings.top, progress=progress)
+        how: dict[str, Any] = {"budget": settings.budget, "insist": given["budget"] is not None, "progress": progress}
+        written = _report(found, form, settings.session, top=settings.top, **how)
     if output == "-" or (output is None and form == "markdown"):
         sys.stdout.write(written)
     else:
@@ -110,9 +120,11 @@ def report(output: str | None, opened: bool, form: str, issue: str | None, quiet
     _exit(found)
 
 
-def _report(found: Localization, form: str, session: Path, *, budget: float, top: int, progress: Progress) -> str:
+def _report(
+    found: Localization, form: str, session: Path, *, budget: float, insist: bool, top: int, progress: Progress
+) -> str:
     if form == "html":
-        return render(found, form, session=session, top=top, budget=budget, progress=progress)
+        return render(found, form, session=session, top=top, budget=budget, insist=insist, progress=progress)
     if form == "markdown":
         from xlocal.report import as_markdown
 
@@ -120,7 +132,7 @@ def _report(found: Localization, form: str, session: Path, *, budget: float, top
     from xlocal.diff_view import read_again, roles_of
     from xlocal.perfetto import as_trace_events
 
-    compared = read_again(session, roles_of(session), budget=budget, progress=progress)
+    compared = read_again(session, roles_of(session), budget=budget, insist=insist, progress=progress)
     _warn(compared)
     written, left_out = as_trace_events(compared)
     if left_out:
@@ -175,8 +187,9 @@ def show_difference(reference: int, lines: int, as_json: bool, quiet: bool, **gi
 
     settings = _settings(given)
     role = diff_view.chosen_role(diff_view.roles_of(settings.session), reference)
+    how: dict[str, Any] = {"budget": settings.budget, "insist": given["budget"] is not None}
     with _progress(quiet=quiet) as progress:
-        [compared] = diff_view.read_again(settings.session, (role,), budget=settings.budget, progress=progress)
+        [compared] = diff_view.read_again(settings.session, (role,), **how, progress=progress)
     if as_json:
         sys.stdout.write(diff_view.as_json(compared, most=lines))
         differs = bool(compared.rows.differs.any())
