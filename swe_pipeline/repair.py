@@ -28,6 +28,8 @@ ROUNDS = 8  # patches that may be handed in
 _SOURCE_BYTES = 40_000  # of suspects in the prompt
 _FILE = re.compile(r"(?m)^(?=diff --git )")
 # Left in a work tree by programs that ran there.
+_OF_BUG = ("reproduction", "validation")  # kinds of tests that can fail because of the bug
+UNPROVEN = "unproven: no test shows the bug"
 _LITTER = (".orig", ".rej", ".pyc", ".log", ".swp", ".bak", ".tmp")
 
 
@@ -68,6 +70,11 @@ class Results:
         """Whether all pass; no tests at all are no proof."""
         return bool(self.checks) and all(check.passed for check in self.checks)
 
+    def shows_repair(self, before: Results) -> bool:
+        """Whether a test of the bug passes here and failed in `before`: existing tests alone show no repair."""
+        failed = {(check.kind, check.name) for check in before.of(*_OF_BUG) if not check.passed}
+        return any(check.passed and (check.kind, check.name) in failed for check in self.of(*_OF_BUG))
+
     def score(self) -> tuple[int, int, int]:
         """To choose by: the reproduction first, then nothing broken, then the validation tests."""
         return (
@@ -90,7 +97,8 @@ class Results:
 class Patch:
     """A repair as a unified diff (empty when there is none), its tests, and what was left out of it.
 
-    `ended` says why the work stopped: green, a limit, or the model gave up.
+    `ended` says why the work stopped: green, unproven, a limit, or the model gave up. `proven`: a test that failed
+    before the patch passes with it.
     """
 
     diff: str
@@ -98,6 +106,21 @@ class Patch:
     ended: str
     left_out: tuple[str, ...] = ()
     candidate: int = 1
+    proven: bool = False
+
+    @property
+    def green(self) -> bool:
+        """Whether it passes all tests, and one of them shows that the bug is gone."""
+        return bool(self.diff) and self.proven and self.results.green
+
+    @property
+    def verdict(self) -> str:
+        """`green`, `unproven` (all tests pass, and none shows the bug), `not green`, or `no patch`."""
+        if not self.diff:
+            return "no patch"
+        if not self.results.green:
+            return "not green"
+        return "green" if self.proven else "unproven"
 
     @property
     def changed_lines(self) -> int:
@@ -221,7 +244,8 @@ def repair(
     """Repair the work tree; returns the best patch and the results before it.
 
     Without `reproduction` the agent gets the issue alone, and existing tests are chosen near to `places`. Up to
-    `candidates` repairs are made independently, until one passes all tests; the tests choose, then the smaller patch.
+    `candidates` repairs are made independently, until one passes all tests, one of which failed before; the tests
+    choose, then the smaller patch.
     A limit ends the work, and the best so far is kept.
     """
     near = reproduction.leads if reproduction is not None else places or Leads("the issue alone", ())
@@ -235,11 +259,11 @@ def repair(
         patch = replace(patch, candidate=number)
         if best is None or _is_better(patch, best):
             best = patch
-        if best.results.green or (patch.ended.startswith("limit") and "actions" not in patch.ended):
+        if best.green or (patch.ended.startswith("limit") and "actions" not in patch.ended):
             break
     if best is None:
         raise ValueError("at least one candidate is needed")
-    return _finish(assistant, suite, best), before
+    return _finish(assistant, suite, best, before), before
 
 
 def _go_back(assistant: Assistant, start: State) -> None:
@@ -253,7 +277,8 @@ def _go_back(assistant: Assistant, start: State) -> None:
 def _is_better(patch: Patch, other: Patch) -> bool:
     if bool(patch.diff) != bool(other.diff):
         return bool(patch.diff)
-    return (patch.results.score(), -patch.changed_lines) > (other.results.score(), -other.changed_lines)
+    mine, others = ((it.green, it.results.score(), -it.changed_lines) for it in (patch, other))
+    return mine > others
 
 
 def _candidate(
@@ -266,7 +291,7 @@ def _candidate(
     actions: int,
     top: int,
 ) -> Patch:
-    tries = _Tries(assistant, suite)
+    tries = _Tries(assistant, suite, before)
     localized = reproduction is not None
     leads = reproduction.leads.leads[:top] if reproduction is not None else ()
     task = Task(
@@ -366,9 +391,10 @@ def _listed(assistant: Assistant, leads: Sequence[Lead]) -> str:
 class _Tries:
     """Judges each state that is handed in, and keeps the best."""
 
-    def __init__(self, assistant: Assistant, suite: Suite) -> None:
+    def __init__(self, assistant: Assistant, suite: Suite, before: Results) -> None:
         self._assistant = assistant
         self._suite = suite
+        self._before = before
         self._rounds = 0
         self.best: Patch | None = None
 
@@ -399,7 +425,7 @@ class _Tries:
             raise Rejected("The work tree holds no change to the project's code: repair it with `edit` first.")
         self._rounds += 1
         results = run_suite(self._assistant, self._suite, what=f"try {self._rounds}")
-        self._keep(Patch(diff, results, "", left_out))
+        self._keep(Patch(diff, results, "", left_out, proven=results.shows_repair(self._before)))
         disputed = frozenset(answer.disputed_tests)
         failing = [check for check in results.checks if not check.passed]
         if [c for c in failing if not (c.kind in ("validation", "regression") and c.name in disputed)]:
@@ -409,7 +435,7 @@ class _Tries:
         """How an accepted patch stands."""
         results = self.best.results if self.best is not None else Results(())
         if results.green:
-            return "green"
+            return "green" if results.shows_repair(self._before) else UNPROVEN
         return "accepted with disputed tests" if results.checks else "accepted without any test"
 
     def _keep(self, patch: Patch) -> None:
@@ -430,7 +456,7 @@ def _report(results: Results) -> str:
     return f"{results.summary()}\n\n{outputs}{more}".rstrip()
 
 
-def _finish(assistant: Assistant, suite: Suite, patch: Patch) -> Patch:
+def _finish(assistant: Assistant, suite: Suite, patch: Patch, before: Results) -> Patch:
     """The patch on a fresh work tree: without tests and scripts it must still apply and give the same results."""
     diff, left_out = patch.diff, patch.left_out
     if not diff.strip():
@@ -451,7 +477,10 @@ def _finish(assistant: Assistant, suite: Suite, patch: Patch) -> Patch:
         results = run_suite(assistant, suite, what="final")
     except LimitReached:
         results = patch.results  # as it was seen last; time is up
-    return replace(patch, results=results)
+    found = replace(patch, results=results, proven=results.shows_repair(before))
+    if found.ended in ("green", UNPROVEN) and found.verdict not in found.ended:
+        return replace(found, ended=f"on a fresh work tree the patch gives {results.summary()}")
+    return found
 
 
 def clean_patch(diff: str) -> tuple[str, tuple[str, ...]]:

@@ -81,8 +81,13 @@ class Solution:
 
     @property
     def green(self) -> bool:
-        """Whether there is a patch that passes all tests."""
-        return bool(self.diff) and self.patch is not None and self.patch.results.green
+        """Whether there is a patch that passes all tests, one of which failed without it."""
+        return self.patch is not None and self.patch.green
+
+    @property
+    def verdict(self) -> str:
+        """That of the patch: `green`, `unproven`, `not green` or `no patch`."""
+        return self.patch.verdict if self.patch is not None else "no patch"
 
     def as_json(self) -> dict[str, Any]:
         """For result.json."""
@@ -92,6 +97,7 @@ class Solution:
             "model": self.model,
             "ended": self.ended,
             "green": self.green,
+            "verdict": self.verdict,
             "spent": self.spent.as_json(),
             "reproduced": found is not None and found.pair is not None,
             "why_not": found.why_not if found is not None else None,

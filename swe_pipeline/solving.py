@@ -107,6 +107,7 @@ class SolveJob:
         return {
             "patch": solution.diff,
             "green": solution.green,
+            "verdict": solution.verdict,
             "ended": solution.ended,
             "reproduced": solution.reproduction is not None and solution.reproduction.pair is not None,
             "cost": {**spent.as_json(), "dollars": float(spent.dollars or 0), "tokens": spent.tokens},
@@ -136,6 +137,7 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], *, model: str) -> di
         "instances": len(solved),
         "patches": sum(bool((outcome.result or {}).get("patch")) for outcome in done),
         "green": sum(bool((outcome.result or {}).get("green")) for outcome in done),
+        "unproven": sum((outcome.result or {}).get("verdict") == "unproven" for outcome in done),
         "reproduced": sum(bool((outcome.result or {}).get("reproduced")) for outcome in done),
         "errors": len(solved) - len(done),
         "dollars": str(dollars),

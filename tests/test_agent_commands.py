@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
-from agents import BUGGY, GOOD, ISSUE, REFERENCE, REPRODUCE, git, make_repository, needs_sandbox, write_script
+from agents import BUGGY, GOOD, ISSUE, REFERENCE, REPRODUCE, call, git, make_repository, needs_sandbox, write_script
 from click.testing import CliRunner
 from xlocal.swe_pipeline.github import fetch_issue
 from xlocal.tracer.errors import UsageError
@@ -88,6 +88,20 @@ def test_no_patch_exits_with_1(project):
     done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "ended: gave up" in done.stderr
+
+
+@needs_sandbox
+def test_a_patch_that_no_test_proves_exits_with_1_and_says_so(project):
+    """The model writes no scripts: the existing tests pass before and after, and show nothing."""
+    nothing = [{"text": "I cannot show it.", "repeat": True}]
+    script = {**GOOD, "reproduce": nothing, "localize": [call("submit_functions", functions=["shop/core.py::parse"])]}
+    model = write_script(project / "model.json", script)
+    done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
+    assert done.exit_code == 1, done.stderr
+    assert "lstrip" in done.stdout
+    assert "before: regression 1/1\nafter:  regression 1/1" in done.stderr
+    assert "ended: unproven: no test shows the bug" in done.stderr
+    assert "none failed without it" in done.stderr
 
 
 def refuse(project, done, code, message):

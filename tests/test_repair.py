@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import json
+from dataclasses import replace
 
 import pytest
 
@@ -144,7 +146,10 @@ def test_an_existing_test_that_asserts_the_bug_may_be_disputed_and_is_named(shop
 def test_vanilla_sees_the_issue_alone(shop):
     model = shop.model(repair=[RIGHT, call("run_tests"), SUBMIT])
     solution = shop.solve(model, variant="vanilla", regression=ExistingTests())
-    assert solution.green
+    # Tests that pass before and after say nothing of the bug.
+    assert (solution.green, solution.verdict) == (False, "unproven")
+    assert solution.ended == "unproven: no test shows the bug"
+    assert json.loads((shop.run / "result.json").read_text())["verdict"] == "unproven"
     assert solution.reproduction is None
     assert solution.patch.results.summary() == "regression 1/1"
     assert {step.phase for step in steps(shop, "model")} == {"repair"}
@@ -181,15 +186,36 @@ def test_a_better_patch_fixes_then_keeps_then_is_small():
     def patch(diff, **outcome):
         return Patch(diff, Results(tuple(Check(kind, "n", ok) for kind, ok in outcome.items())), "")
 
+    def proven(diff, **outcome):
+        return replace(patch(diff, **outcome), proven=True)
+
     nothing = Patch("", Results(()), "")
     broken = patch("+a", reproduction=True, regression=False)
     kept = patch("+a\n+b", reproduction=True, regression=True)
     small = patch("+a", reproduction=True, regression=True)
     unfixed = patch("+a", reproduction=False, regression=True)
-    order = [nothing, unfixed, broken, kept, small]
+    shown = proven("+a\n+b\n+c", reproduction=True, regression=True)
+    order = [nothing, unfixed, broken, kept, small, shown]
     for worse, better in itertools.pairwise(order):
         assert _is_better(better, worse)
         assert not _is_better(worse, better)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ({"reproduction": False, "regression": True}, {"reproduction": True, "regression": True}, "green"),
+        ({"validation": False}, {"validation": True}, "green"),
+        ({"validation": True, "regression": True}, {"validation": True, "regression": True}, "unproven"),
+        ({"regression": True}, {"regression": True}, "unproven"),
+        ({"reproduction": False}, {"reproduction": False}, "not green"),
+        ({}, {}, "not green"),
+    ],
+)
+def test_green_needs_a_test_that_failed_before(before, after, verdict):
+    first, last = (Results(tuple(Check(kind, "n", ok) for kind, ok in found.items())) for found in (before, after))
+    assert Patch("+a", last, "", proven=last.shows_repair(first)).verdict == verdict
+    assert Patch("", last, "", proven=True).verdict == "no patch"
 
 
 def test_no_tests_are_no_proof():

@@ -118,7 +118,8 @@ def fix(issue: str | None, as_json: bool, **given: Any) -> None:
 
     ISSUE is a file, - for standard input, or the address of a GitHub issue. The model works on a copy of the
     repository, in a sandbox without network; apply the patch yourself, with `git apply`. Everything is kept in the
-    run's folder, after each step. Exits with 0 when the patch passes all tests, with 1 when there is none that does
+    run's folder, after each step. Exits with 0 when the patch passes all tests and one of them failed without it, with
+    1 when there is no such patch: none, one that fails a test, or one that is unproven, since no test shows the bug
     (the best one is printed all the same).
     """
     solution, folder = _work(issue, stop_after=None, **given)
@@ -297,6 +298,11 @@ def _advice(solution: Solution, folder: Path) -> str:
     """What to do about a run that did not end well."""
     run = shlex.quote(str(folder))
     look = f"`xlocal trajectory show {run}` tells what happened"
+    if solution.verdict == "unproven":
+        return (
+            "next: look at the patch yourself: all tests pass with it, but none failed without it. Give scripts that "
+            f"show the bug with --pair, in a new run; {look}"
+        )
     if solution.ended.startswith("limit"):
         return f"next: `xlocal fix --resume --run {run}` goes on, with a higher limit; {look}"
     return f"next: {look}; `xlocal fix --resume --run {run} --step N` goes on from a step, also with another --model"
