@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -324,7 +325,7 @@ def _conclude(folder: Path, manifest: dict[str, Any], run: _Run, state: str, sec
         "seconds": round(seconds, 1),
         "outcomes": {step.name: {s: n for (name, s), n in counts.items() if name == step.name} for step in run.steps},
         "cost": {
-            "dollars": _dollars(run),
+            "dollars": str(_dollars(run)),  # as text, since cents must stay exact
             "tokens": sum(int(_cost(o).get("tokens") or 0) for o in run.outcomes.values()),
         },
     }
@@ -336,8 +337,8 @@ def _cost(outcome: Outcome) -> Mapping[str, Any]:
     return cost if isinstance(cost, Mapping) else {}
 
 
-def _dollars(run: _Run) -> float:
-    return round(sum(float(_cost(outcome).get("dollars") or 0) for outcome in run.outcomes.values()), 6)
+def _dollars(run: _Run) -> Decimal:
+    return sum((Decimal(str(_cost(outcome).get("dollars") or 0)) for outcome in run.outcomes.values()), Decimal(0))
 
 
 def _board(run: _Run, started: float) -> Board:
@@ -347,4 +348,4 @@ def _board(run: _Run, started: float) -> Board:
         counts[key.step]["before" if outcome.before and outcome.status == "done" else outcome.status] += 1
     running = tuple((key, now - since) for key, (_, _, since) in run.running.items())
     names = tuple(step.name for step in run.steps)
-    return Board(names, len(run.issues), counts, running, _dollars(run), now - started)
+    return Board(names, len(run.issues), counts, running, float(_dollars(run)), now - started)

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import astuple, dataclass, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from xlocal.swe_pipeline.batch import Outcome
+from xlocal.swe_pipeline.batch import Outcome, read_outcome
 from xlocal.swe_pipeline.checkout import Checkout, Workplace
 from xlocal.swe_pipeline.conversation import ModelUnreachableError
+from xlocal.swe_pipeline.engines import Key
 from xlocal.swe_pipeline.existing import ExistingTests
 from xlocal.swe_pipeline.grade import write_text
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.swe_pipeline.limits import Ledger
 from xlocal.swe_pipeline.mirror import Mirrored
 from xlocal.swe_pipeline.sandbox import confine
-from xlocal.swe_pipeline.solve import Options, Solution, solve
+from xlocal.swe_pipeline.solve import RESULT, Options, Solution, solve
 from xlocal.swe_pipeline.steps import Backend, opened
 from xlocal.swe_pipeline.trajectory import FILE
 
 RUN = "agent"  # in an instance's folder
 LEDGER = "account.json"  # in the batch's folder
+_STEPS = ("prepare", "solve")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class SolveStep:
     batch: BatchLimits = BatchLimits()
     backend: Backend = "local"
     unsafe_local: bool = False
+    out: Path | None = None  # the batch's folder, whose runs may be taken up with higher limits
     name: str = "solve"
     faults: tuple[type[BaseException], ...] = (ModelUnreachableError,)
 
@@ -73,8 +76,22 @@ class SolveJob:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What the result rests on."""
-        return {"base": self.issue.base_commit, "statement": self.issue.statement}
+        """What the result rests on; of one that a limit ended, also the limits: with others the run goes on."""
+        facts = {"base": self.issue.base_commit, "statement": self.issue.statement}
+        return {**facts, "limits": self._limits()} if self._ended_by_limit() else facts
+
+    def _limits(self) -> list[str]:
+        own, batch = self.step.options.limits, self.step.batch
+        return [str(value) for value in (*astuple(own), *astuple(batch))]
+
+    def _ended_by_limit(self) -> bool:
+        if self.step.out is None:
+            return False
+        try:
+            result = json.loads((self.step.out / self.issue.id / RUN / RESULT).read_text("utf-8"))
+            return str(result["ended"]).startswith("limit: ")
+        except (OSError, ValueError, KeyError, TypeError):
+            return False  # not begun, or cut off: it is done in any case
 
     def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
         """Solve; returns the patch, how the work ended, and its cost."""
@@ -110,7 +127,7 @@ class SolveJob:
             "verdict": solution.verdict,
             "ended": solution.ended,
             "reproduced": solution.reproduction is not None and solution.reproduction.pair is not None,
-            "cost": {**spent.as_json(), "dollars": float(spent.dollars or 0), "tokens": spent.tokens},
+            "cost": {**spent.as_json(), "tokens": spent.tokens},
             "suspects": [lead.name for lead in leads],
         }
 
@@ -118,9 +135,11 @@ class SolveJob:
 def write_report(folder: Path, outcomes: Sequence[Outcome], *, model: str) -> dict[str, Any]:
     """Write `predictions.jsonl` and `report.json` of a batch into its folder; returns the report.
 
-    The account's dollars hold what killed calls may have cost, too, and are exact as text.
+    Both tell of every instance of the folder: those of `outcomes` first, then those that former runs left there. The
+    account's dollars hold what killed calls may have cost, too, and are exact as text.
     """
-    solved = [outcome for outcome in outcomes if outcome.step == "solve"]
+    now = [outcome for outcome in outcomes if outcome.step == "solve"]
+    solved = [*now, *_former(folder, {outcome.instance for outcome in now})]
     rows = [
         {
             "instance_id": outcome.instance,
@@ -146,6 +165,24 @@ def write_report(folder: Path, outcomes: Sequence[Outcome], *, model: str) -> di
     }
     write_text(folder / "report.json", json.dumps(report, indent=1) + "\n")
     return report
+
+
+def _former(folder: Path, known: Set[str]) -> list[Outcome]:
+    """What former runs came to on other instances, by name."""
+    found = []
+    for name in sorted({file.parent.name for step in _STEPS for file in folder.glob(f"*/{step}.json")} - known):
+        prepared, solved = (read_outcome(folder, Key(name, step)) for step in _STEPS)
+        if solved is not None:
+            found.append(solved)
+        elif prepared is not None and prepared.status != "done":
+            found.append(replace(prepared, step="solve"))
+    return found
+
+
+def nothing_within_limits(outcomes: Sequence[Outcome]) -> bool:
+    """Whether limits ended every instance, and none has a patch."""
+    results = [dict(outcome.result or {}) for outcome in outcomes if outcome.step == "solve"]
+    return all(str(row.get("ended", "")).startswith("limit: ") and not row["patch"] for row in results)
 
 
 def model_label(model: str) -> str:

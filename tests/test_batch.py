@@ -134,7 +134,7 @@ def test_the_manifest_tells_versions_seed_arguments_and_costs(tmp_path, notes):
     manifest = read_manifest(tmp_path / "run")
     assert manifest["state"] == "ended"
     assert (manifest["seed"], manifest["arguments"]) == (7, {"dataset": "shop.jsonl"})
-    assert manifest["cost"] == {"dollars": 0.5, "tokens": 20}
+    assert manifest["cost"] == {"dollars": "0.50", "tokens": 20}
     assert manifest["outcomes"] == {"one": {"done": 2}}
     assert manifest["versions"].keys() >= {"python", "xlocal"}
     assert manifest["instances"] == ["shop__shop-0", "shop__shop-1"]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from agents import (
     TEST,
     Shop,
     call,
+    copy_of,
     git,
     make_repository,
     needs_sandbox,
@@ -188,9 +191,76 @@ def test_a_killed_batch_goes_on_and_its_account_is_exact(tmp_path):
     assert [result["spent"]["dollars"] for result in each] == [str(PER_CALL * 12)] * 2
     assert Decimal(report["dollars"]) == PER_CALL * 24
     manifest = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert manifest["cost"]["dollars"] == float(PER_CALL * 24)
+    assert manifest["cost"]["dollars"] == str(PER_CALL * 24)
     predictions = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
     assert ["lstrip" in row["model_patch"] for row in predictions] == [True, True]
+
+
+@pytest.fixture
+def batch(tmp_path, monkeypatch):
+    """`xlocal swe run` on three instances whose checkouts are copies of one repository; returns the outcome of a call."""
+    repository = make_repository(tmp_path / "shop")
+    base = git(repository, "rev-parse", "HEAD").strip()
+    rows = [
+        {"instance_id": f"shop__shop-{number}", "repo": "shop/shop", "base_commit": base, "problem_statement": ISSUE}
+        for number in range(3)
+    ]
+    (tmp_path / "issues.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (tmp_path / "prices.toml").write_text("[scripted]\ninput = 3\noutput = 15\n")
+
+    @contextlib.contextmanager
+    def opened(issue, workplace, backend):
+        yield copy_of(repository, tmp_path / "copies" / issue.id)
+
+    monkeypatch.setattr("xlocal.swe_pipeline.solving.opened", opened)
+    monkeypatch.setattr("xlocal.swe_pipeline.checkout.LocalCheckout.prepare", lambda self: True)
+    monkeypatch.setattr("xlocal.swe_pipeline.engines.LocalEngine", Inline)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        words = ["swe", "run", "--dataset", "issues.jsonl", "--out", "out", "--prices", "prices.toml"]
+        return CliRunner().invoke(cli, [*words, "--variant", "localizer", *map(str, arguments)])
+
+    return run
+
+
+@needs_sandbox
+def test_instances_ended_by_a_limit_go_on_with_a_higher_one(batch, tmp_path):
+    usage = {name: [{**turn, **USAGE} for turn in turns] for name, turns in GOOD.items()}
+    model = write_script(tmp_path / "model.json", usage)
+    given = ("--model", model, "--instances", "shop__shop-0")
+    first = batch(*given, "--batch-budget", "0.08")
+    assert first.exit_code == 1, first.stderr
+    report = json.loads(first.stdout)
+    assert (report["patches"], report["errors"]) == (0, 0)
+    assert report["ended"]["shop__shop-0"].startswith("limit: the batch's limit of $0.08")
+    same = batch(*given, "--batch-budget", "0.08")
+    assert (same.exit_code, "solve: done before" in same.stderr) == (1, True)
+    agent = tmp_path / "out" / "shop__shop-0" / "agent"
+    shown = CliRunner().invoke(cli, ["trajectory", "show", str(agent)])
+    assert shown.stderr.rstrip().endswith("` goes on with it, with a higher --batch-budget")
+    command = shlex.split(shown.stderr.rpartition("`xlocal ")[2].partition("`")[0])
+    again = CliRunner().invoke(cli, [*command, "--batch-budget", "1"])
+    assert again.exit_code == 0, again.stderr
+    assert json.loads(again.stdout)["green"] == 1
+    result = json.loads((agent / "result.json").read_text())
+    assert result["spent"]["dollars"] == str(PER_CALL * result["spent"]["calls"])
+    assert (result["spent"]["calls"], Decimal(json.loads(again.stdout)["dollars"])) == (8, PER_CALL * 8)
+    manifest = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert manifest["cost"]["dollars"] == str(PER_CALL * 8)
+    limits = {"budget": "2", "tokens": "5000000", "seconds": "3600.0", "batch_budget": "1", "batch_tokens": "none"}
+    assert limits.items() <= manifest["arguments"].items()
+
+
+@needs_sandbox
+def test_predictions_and_report_tell_of_all_instances_of_the_folder(batch, tmp_path):
+    model = write_script(tmp_path / "model.json", GOOD)
+    assert batch("--model", model, "--instances", "shop__shop-0,shop__shop-1").exit_code == 0
+    fewer = batch("--model", model, "--instances", "shop__shop-1")
+    report = json.loads(fewer.stdout)
+    assert (report["instances"], report["patches"], report["green"]) == (2, 2, 2)
+    rows = [json.loads(line) for line in (tmp_path / "out" / "predictions.jsonl").read_text().splitlines()]
+    assert sorted(row["instance_id"] for row in rows) == ["shop__shop-0", "shop__shop-1"]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlocal.agent_commands import confined, fresh, reopened
+from xlocal.agent_commands import FACTS, batch_command, confined, fresh, limiting_option, reopened
 from xlocal.agent_options import NOT_GREEN, UNSAFE, say, shown
 from xlocal.tracer.errors import UsageError
 
@@ -61,12 +61,16 @@ def _file(run: Path) -> Path:
 
 def _standing(record: Record, folder: Path) -> str:
     """How the run stands, and how to go on with it."""
+    from xlocal.swe_pipeline.manifest import MANIFEST
     from xlocal.swe_pipeline.solve import PATCH
 
     run = shlex.quote(str(folder))
     last = record.steps[-1] if record.steps else None
     patch = folder / PATCH
     found = f"; the patch is in {patch}" if patch.is_file() and patch.stat().st_size else ""
+    ended = str(last.result) if last is not None and last.kind == "end" else ""
+    if (folder.parent.parent / MANIFEST).is_file() and not (folder / FACTS).is_file():
+        return _standing_in_batch(ended, folder, found)
     more = f"`xlocal fix --resume --run {run}`"
     if last is None or last.kind != "end":
         return f"the run has not come to an end; {more} goes on with it"
@@ -74,7 +78,22 @@ def _standing(record: Record, folder: Path) -> str:
         return f"the run ended with a patch that passes all tests{found}"
     if last.result == "reproduced":
         return f"the run ended with a pair of scripts in {folder / 'scripts'}; {more} goes on to a repair"
-    return f"the run ended: {last.result}{found}; {more} goes on with it, `--step N` from an earlier step"
+    if option := limiting_option(ended):
+        return f"the run ended: {ended}{found}; {more} goes on with it, with a higher {option}"
+    return f"the run ended: {ended}{found}; {more} goes on with it, `--step N` from an earlier step"
+
+
+def _standing_in_batch(ended: str, folder: Path, found: str) -> str:
+    """How an instance of a batch stands: the batch alone goes on with it."""
+    option = limiting_option(ended)
+    command = batch_command(folder.parent.parent, without=option)
+    if command is None:
+        return f"the run ended: {ended}{found}"
+    if not ended or ended.startswith("error: "):
+        return f"{ended or 'the run has not come to an end'}; `{command} --again` goes on with it"
+    if option:
+        return f"the run ended: {ended}{found}; `{command}` goes on with it, with a higher {option}"
+    return f"the run ended: {ended}{found}; the batch keeps it so, and another --out does it anew"
 
 
 def _step_text(step: Step, full: bool) -> str:
