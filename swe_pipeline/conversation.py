@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from xlocal.swe_pipeline import context
-from xlocal.swe_pipeline.limits import LEAST_OUTPUT, LimitReached, Permit, Used
+from xlocal.swe_pipeline.limits import LEAST_OUTPUT, MOST_OUTPUT, LimitReached, Permit, Used
 from xlocal.swe_pipeline.models import redact
 from xlocal.swe_pipeline.trajectory import Effect, digest
 from xlocal.swe_pipeline.workspace import ToolError
@@ -159,7 +159,7 @@ class Conversation:
             sent = self._fit(messages, fixed)
             size = context.request_bytes(sent) + fixed
             try:
-                permit = meter.permit(input_bound=self._bound(size))
+                permit = meter.permit(input_bound=self._bound(size), wanted_output=self._longest_answer())
             except LimitReached as reached:
                 if not failure:
                     raise
@@ -181,6 +181,10 @@ class Conversation:
                 self._failed(permit, error, extra, attempt, billed=True)
                 failure = _reason(error, self._assistant)
                 await self._wait(error, attempt)
+            except BaseException as error:
+                # Interrupted: it may be billed, and what is set aside for it must not keep others waiting.
+                self._failed(permit, error, extra, attempt, billed=True)
+                raise
             else:
                 self._count(response, permit, size, extra)
                 return response
@@ -194,13 +198,15 @@ class Conversation:
             return self._sent[2] + (size - self._sent[1]) + context.OVERHEAD // 10
         return size + context.OVERHEAD
 
+    def _longest_answer(self) -> int:
+        return min(MOST_OUTPUT, max(LEAST_OUTPUT, self._assistant.window // 4))
+
     def _settings(self, settings: ModelSettings | None, permit: Permit) -> ModelSettings:
         left = self._assistant.meter.time_left()
         timeout = CALL_SECONDS if left is None else max(1.0, min(CALL_SECONDS, left))
-        answer = min(permit.output_tokens, max(LEAST_OUTPUT, self._assistant.window // 4))
         wanted: dict[str, Any] = {
             **(settings or {}),
-            "max_tokens": answer,
+            "max_tokens": permit.output_tokens,
             "timeout": timeout,
             "max_retries": 0,
             "cache": True,
@@ -229,7 +235,7 @@ class Conversation:
                 "prompts silently. Give it a longer context (Ollama: OLLAMA_CONTEXT_LENGTH; llama.cpp: --ctx-size)"
             )
 
-    def _failed(self, permit: Permit, error: Exception, extra: Effect, attempt: int, *, billed: bool) -> None:
+    def _failed(self, permit: Permit, error: BaseException, extra: Effect, attempt: int, *, billed: bool) -> None:
         used = Used(failed=True, dollars=None if permit.bound_dollars is None else Decimal(0))
         if billed:
             used = Used(

@@ -19,6 +19,7 @@ from xlocal.tracer.errors import AgentError
 
 LEAST_OUTPUT = 256  # tokens below which an answer is of no use
 MOST_OUTPUT = 8192  # tokens of one answer
+_LOOK = 0.2  # seconds between two looks at what others have set aside
 
 
 class LimitReached(AgentError):  # noqa: N818 - an expected end
@@ -52,6 +53,7 @@ class Spent:
     failed_calls: int = 0
     actions: int = 0
     seconds: float = 0.0
+    estimated: int = 0  # calls that were counted at the worst case, since nobody told what they used
 
     @property
     def tokens(self) -> int:
@@ -69,6 +71,7 @@ class Spent:
             "failed_calls": self.failed_calls,
             "actions": self.actions,
             "seconds": round(self.seconds, 2),
+            "estimated": self.estimated,
         }
 
 
@@ -100,7 +103,7 @@ class Meter:
         self._earlier = 0.0  # seconds of the run that this one takes up again
         self.dollars: Decimal | None = Decimal(0) if pricing is not None else None
         self.input_tokens = self.cached_tokens = self.output_tokens = 0
-        self.calls = self.failed_calls = self.actions = 0
+        self.calls = self.failed_calls = self.actions = self.estimated = 0
         self._actions_of: dict[str, int] = {}
 
     def spent(self) -> Spent:
@@ -114,6 +117,7 @@ class Meter:
             failed_calls=self.failed_calls,
             actions=self.actions,
             seconds=self.seconds(),
+            estimated=self.estimated,
         )
 
     def seconds(self) -> float:
@@ -157,8 +161,19 @@ class Meter:
         return None if self.limits.seconds is None else max(0.0, self.limits.seconds - self.seconds())
 
     def permit(self, *, input_bound: int, wanted_output: int = MOST_OUTPUT) -> Permit:
-        """Leave for one call of at most `input_bound` input tokens; LimitReached when it could cross a limit."""
-        self.check_time()
+        """Leave for one call of at most `input_bound` input tokens; LimitReached when it could cross a limit.
+
+        Waits while other issues of the batch have set aside what this one needs: most of it comes back.
+        """
+        while True:
+            self.check_time()
+            permit = self._ticketed(self._allowed(input_bound, wanted_output), input_bound)
+            if permit is not None:
+                return permit
+            time.sleep(_LOOK)
+
+    def _allowed(self, input_bound: int, wanted_output: int) -> Permit:
+        """What the issue's own limits allow."""
         output = wanted_output
         if self.limits.tokens is not None:
             output = min(output, self.limits.tokens - self.input_tokens - self.output_tokens - input_bound)
@@ -169,7 +184,7 @@ class Meter:
                     f"the next call may need {input_bound + LEAST_OUTPUT}",
                 )
         if self.pricing is None:
-            return self._ticketed(Permit(output, input_bound + output, None))
+            return Permit(output, input_bound + output, None)
         left = self.dollars_left()
         if left is not None:
             output = min(output, self._affordable(left, input_bound))
@@ -181,7 +196,7 @@ class Meter:
                     f"cost ${money(need)}",
                 )
         bound = worst_cost(self.pricing, input_tokens=input_bound, output_tokens=output)
-        return self._ticketed(Permit(output, input_bound + output, bound))
+        return Permit(output, input_bound + output, bound)
 
     def _affordable(self, left: Decimal, input_bound: int) -> int:
         """The longest answer that fits into the dollars left; 0 when not even the question does."""
@@ -195,16 +210,27 @@ class Meter:
             low, high = (middle, high) if fits else (low, middle - 1)
         return low
 
-    def _ticketed(self, permit: Permit) -> Permit:
+    def _ticketed(self, permit: Permit, input_bound: int) -> Permit | None:
+        """The permit, its answer shortened to what the batch has left; None while others hold too much of that."""
         if self._batch is None:
             return permit
-        ticket = self._batch.reserve(tokens=permit.bound_tokens, dollars=permit.bound_dollars)
-        return Permit(permit.output_tokens, permit.bound_tokens, permit.bound_dollars, ticket)
+        dollars, tokens = self._batch.left()
+        output = permit.output_tokens if tokens is None else min(permit.output_tokens, tokens - input_bound)
+        if dollars is not None and self.pricing is not None:
+            output = min(output, self._affordable(dollars, input_bound))
+        # Below a useful length the account refuses, and says what is left.
+        output = max(output, LEAST_OUTPUT)
+        bound = permit.bound_dollars
+        if self.pricing is not None:
+            bound = worst_cost(self.pricing, input_tokens=input_bound, output_tokens=output)
+        ticket = self._batch.reserve(tokens=input_bound + output, dollars=bound)
+        return None if ticket is None else Permit(output, input_bound + output, bound, ticket)
 
     def settle(self, permit: Permit | None, used: Used) -> None:
         """Count what a call used, also when it failed."""
         self.calls += not used.failed
         self.failed_calls += used.failed
+        self.estimated += used.estimated
         self.input_tokens += used.input_tokens
         self.cached_tokens += used.cached_tokens
         self.output_tokens += used.output_tokens
@@ -271,23 +297,42 @@ class Ledger:
         self._dollars = dollars
         self._tokens = tokens
 
-    def reserve(self, *, tokens: int, dollars: Decimal | None) -> str:
-        """Set a call's worst case aside; returns the ticket to settle it with. Raises LimitReached."""
+    def left(self) -> tuple[Decimal | None, int | None]:
+        """Dollars and tokens that are not spent, though maybe set aside; None without a limit."""
+        dollars, tokens = self.spent()
+        return (
+            None if self._dollars is None else self._dollars - dollars,
+            None if self._tokens is None else self._tokens - tokens,
+        )
+
+    def reserve(self, *, tokens: int, dollars: Decimal | None) -> str | None:
+        """Set a call's worst case aside; returns the ticket to settle it with.
+
+        None while it does not fit beside what others have set aside: once their calls are settled it may. Raises
+        LimitReached when it does not fit into what is not spent.
+        """
         if self._dollars is not None and dollars is None:
             raise AgentError("a batch limit in dollars needs a price; give a price file with --prices")
         with self._open() as account:
             held = [*account["open"].values()]
-            all_dollars = Decimal(account["dollars"]) + sum((Decimal(row["dollars"]) for row in held), Decimal(0))
-            all_tokens = account["tokens"] + sum(row["tokens"] for row in held)
-            if self._dollars is not None and dollars is not None and all_dollars + dollars > self._dollars:
+            spent, used = Decimal(account["dollars"]), account["tokens"]
+            if self._dollars is not None and dollars is not None and spent + dollars > self._dollars:
                 raise LimitReached(
                     "batch dollars",
-                    f"the batch's limit of ${self._dollars}: ${money(all_dollars)} is spent or set aside",
+                    f"the batch's limit of ${self._dollars}: ${money(spent)} is spent, and the next call may cost "
+                    f"${money(dollars)}",
                 )
-            if self._tokens is not None and all_tokens + tokens > self._tokens:
+            if self._tokens is not None and used + tokens > self._tokens:
                 raise LimitReached(
-                    "batch tokens", f"the batch's limit of {self._tokens} tokens: {all_tokens} are used or set aside"
+                    "batch tokens",
+                    f"the batch's limit of {self._tokens} tokens: {used} are used, and the next call may need {tokens}",
                 )
+            spent += sum((Decimal(row["dollars"]) for row in held), dollars or Decimal(0))
+            used += sum((row["tokens"] for row in held), tokens)
+            if (self._dollars is not None and spent > self._dollars) or (
+                self._tokens is not None and used > self._tokens
+            ):
+                return None
             ticket = uuid.uuid4().hex
             account["open"][ticket] = {"tokens": tokens, "dollars": str(dollars or 0), "process": os.getpid()}
         return ticket

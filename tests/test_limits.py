@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import subprocess
 import sys
+import threading
 import time
 from decimal import Decimal
 from pathlib import Path
@@ -141,12 +142,45 @@ def test_a_bad_price_file_is_refused_in_one_line(tmp_path, text, message):
 def test_a_batch_sets_the_worst_case_aside_before_each_call(tmp_path):
     ledger = Ledger(tmp_path / "account.json", dollars=Decimal("0.10"))
     first = ledger.reserve(tokens=10, dollars=Decimal("0.06"))
+    assert ledger.reserve(tokens=10, dollars=Decimal("0.05")) is None  # it fits when the first is settled
     with pytest.raises(LimitReached) as reached:
-        ledger.reserve(tokens=10, dollars=Decimal("0.05"))
+        ledger.reserve(tokens=10, dollars=Decimal("0.11"))
     assert reached.value.limit == "batch dollars"
     ledger.settle(first, tokens=8, dollars=Decimal("0.01"))
     ledger.settle(ledger.reserve(tokens=10, dollars=Decimal("0.09")), tokens=2, dollars=Decimal("0.09"))
     assert ledger.spent() == (Decimal("0.10"), 10)
+
+
+@pytest.mark.parametrize("limit", [{"dollars": Decimal("0.03")}, {"tokens": 1500}])
+def test_an_answer_is_shortened_to_what_the_batch_has_left(tmp_path, limit):
+    ledger = Ledger(tmp_path / "account.json", **limit)
+    mine = Meter(Limits(), pricing=PRICE, batch=ledger)
+    permit = mine.permit(input_bound=500)
+    # $0.03 - 500 * $3.75 a million (a cache may be written) leave 1875 tokens of $15 a million; 1500 - 500 are 1000.
+    assert permit.output_tokens == {"dollars": 1875, "tokens": 1000}[next(iter(limit))]
+    mine.settle(permit, Used(500, 0, 1000 - LEAST_OUTPUT // 2, Decimal("0.0265")))
+    with pytest.raises(LimitReached, match="and the next call may"):
+        mine.permit(input_bound=200)
+
+
+def test_what_others_have_set_aside_makes_a_call_wait_and_not_end(tmp_path):
+    ledger = Ledger(tmp_path / "account.json", dollars=Decimal("0.10"))
+    ticket = ledger.reserve(tokens=10, dollars=Decimal("0.09"))
+    waited = threading.Timer(0.5, lambda: ledger.settle(ticket, tokens=10, dollars=Decimal("0.01")))
+    waited.start()
+    began = time.monotonic()
+    permit = Meter(Limits(), pricing=PRICE, batch=ledger).permit(input_bound=500)
+    waited.join()
+    assert time.monotonic() - began >= 0.5
+    assert 0 < permit.bound_dollars <= Decimal("0.09")
+    assert ledger.spent() == (Decimal("0.01"), 10)
+
+
+def test_a_call_waits_no_longer_than_its_issue_has_time(tmp_path):
+    ledger = Ledger(tmp_path / "account.json", dollars=Decimal("0.10"))
+    ledger.reserve(tokens=10, dollars=Decimal("0.10"))
+    with pytest.raises(LimitReached, match="the time limit of 1 s"):
+        Meter(Limits(seconds=1.0), pricing=PRICE, batch=ledger).permit(input_bound=500)
 
 
 def spend(file: Path, count: int) -> None:
@@ -154,9 +188,11 @@ def spend(file: Path, count: int) -> None:
     ledger = Ledger(file, dollars=Decimal("0.50"))
     for _ in range(count):
         try:
-            ledger.settle(ledger.reserve(tokens=1, dollars=Decimal("0.01")), tokens=1, dollars=Decimal("0.01"))
+            ticket = ledger.reserve(tokens=1, dollars=Decimal("0.01"))
         except LimitReached:
             return
+        if ticket is not None:
+            ledger.settle(ticket, tokens=1, dollars=Decimal("0.01"))
 
 
 def test_processes_share_the_account_without_crossing_it(tmp_path):
