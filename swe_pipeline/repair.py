@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from xlocal.tracer.errors import CheckoutError
 TEMPERATURE = 0.5
 ROUNDS = 8  # patches that may be handed in
 _SOURCE_BYTES = 40_000  # of suspects in the prompt
+_MODES = re.compile(r"(?m)^(?:old|new) mode \d+\n")
 _FILE = re.compile(r"(?m)^(?=diff --git )")
 # Left in a work tree by programs that ran there.
 _OF_BUG = ("reproduction", "validation")  # kinds of tests that can fail because of the bug
@@ -121,6 +123,11 @@ class Patch:
         if not self.results.green:
             return "not green"
         return "green" if self.proven else "unproven"
+
+    @property
+    def new_files(self) -> tuple[str, ...]:
+        """The files that the patch makes."""
+        return new_files(self.diff)
 
     @property
     def changed_lines(self) -> int:
@@ -484,20 +491,54 @@ def _finish(assistant: Assistant, suite: Suite, patch: Patch, before: Results) -
 
 
 def clean_patch(diff: str) -> tuple[str, tuple[str, ...]]:
-    """A diff without what no repair needs (tests, scripts, litter), and the names of the files left out."""
-    kept: list[str] = []
-    left_out: list[str] = []
-    for piece in _FILE.split(diff):
-        if not piece.strip():
-            continue
+    """A diff without what no repair needs, and the names of what was left out, some with a reason.
+
+    That is: tests, scripts and litter; links that leave the work tree, files that steer git, and changes of a file's
+    mode, which would do more to the user's tree than its text says.
+    """
+    pieces = [piece if piece.endswith("\n") else piece + "\n" for piece in _FILE.split(diff) if piece.strip()]
+    # By file: one that becomes a link is a deletion and a creation.
+    left_out: dict[str, str] = {}
+    for piece in pieces:
         names = touched_paths(piece)
-        if any(_is_unwanted(name, piece) for name in names):
-            left_out += names
-        else:
-            kept.append(piece if piece.endswith("\n") else piece + "\n")
-    text = "".join(kept)
+        reasons = [reason for name in names if (reason := _why_unwanted(name, piece)) is not None]
+        left_out.update(dict.fromkeys(names, reasons[0]) if reasons else {})
+    kept = [piece for piece in pieces if not any(name in left_out for name in touched_paths(piece))]
+    modes = {name: " (its mode)" for piece in kept if _MODES.search(_head(piece)) for name in touched_paths(piece)}
+    text = "".join(_MODES.sub("", _head(piece)) + piece[len(_head(piece)) :] for piece in kept)
     check_paths(text)
-    return text, tuple(dict.fromkeys(left_out))
+    return text, tuple(f"{name}{reason}" for name, reason in {**modes, **left_out}.items())
+
+
+def new_files(diff: str) -> tuple[str, ...]:
+    """The files that a diff makes, by name."""
+    pieces = [piece for piece in _FILE.split(diff) if "\nnew file mode" in _head(piece)]
+    return tuple(name for piece in pieces for name in touched_paths(piece))
+
+
+def _head(piece: str) -> str:
+    """What stands before the first hunk of a file's diff."""
+    return re.split(r"(?m)^(?=@@ |GIT binary patch)", piece, maxsplit=1)[0]
+
+
+def _why_unwanted(name: str, piece: str) -> str | None:
+    """A reason to leave a file out, empty where its name tells it; None when it is to be kept."""
+    if name.rpartition("/")[2].startswith(".git"):
+        return " (steers git)"
+    if re.search(r"(?m)^(new file mode|new mode|index \S+) 160000$", _head(piece)):
+        return " (another repository)"
+    if re.search(r"(?m)^(new file mode|index \S+) 120000$", _head(piece)) and _leaves_tree(name, piece):
+        return " (a link out of the work tree)"
+    if _MODES.search(_head(piece)) and _head(piece) == piece and "\nrename " not in piece:
+        return " (its mode)"
+    return "" if _is_unwanted(name, piece) else None
+
+
+def _leaves_tree(name: str, piece: str) -> bool:
+    """Whether the new target of a link is outside of the work tree, or in git's own folder."""
+    targets = re.findall(r"(?m)^\+(?!\+\+ )(.*)$", piece[len(_head(piece)) :])
+    places = [posixpath.normpath(posixpath.join(posixpath.dirname(name), target)) for target in targets]
+    return any(place.startswith("/") or {"..", ".git"} & set(place.split("/")) for place in places)
 
 
 def _is_unwanted(name: str, piece: str) -> bool:

@@ -107,6 +107,7 @@ class Solution:
             "existing": {"files": list(self.existing), "how": self.chosen_how},
             "before": self.before.summary() if self.before is not None else None,
             "after": self.patch.results.summary() if self.patch is not None else None,
+            "new_files": list(self.patch.new_files) if self.patch is not None else [],
             "left_out": list(self.patch.left_out) if self.patch is not None else [],
             "candidate": self.patch.candidate if self.patch is not None else None,
         }

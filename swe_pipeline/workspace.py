@@ -189,11 +189,17 @@ def _exclude(tree: Path) -> None:
     """Keep the scratch folder out of what git sees, without touching the project's own ignore file."""
     if not (tree / ".git").is_dir():
         raise CheckoutError(f"{tree}: is not the top of a git work tree")
-    file = tree / ".git" / "info" / "exclude"
-    file.parent.mkdir(exist_ok=True)
+    info = tree / ".git" / "info"
+    info.mkdir(exist_ok=True)
+    _require_line(info / "exclude", f"/{SCRATCH}/")
+    # It goes before every .gitattributes: one that an agent wrote must not hide changes from `git diff`.
+    _require_line(info / "attributes", "* !diff")
+
+
+def _require_line(file: Path, line: str) -> None:
     text = file.read_text("utf-8") if file.exists() else ""
-    if f"/{SCRATCH}/" not in text.splitlines():
-        file.write_text(text.rstrip("\n") + f"\n/{SCRATCH}/\n", "utf-8")
+    if line not in text.splitlines():
+        file.write_text(f"{text.rstrip()}\n{line}\n".lstrip("\n"), "utf-8")
 
 
 def shorten(text: str, limit: int = _OUTPUT_LIMIT) -> str:

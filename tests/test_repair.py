@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
-from agents import AUGMENT, GOOD, RIGHT, SUBMIT, Shop, call, copy_of, needs_sandbox
+from agents import AUGMENT, GOOD, RIGHT, SUBMIT, Shop, call, copy_of, git, needs_sandbox
 from xlocal.swe_pipeline.existing import ExistingTests
 from xlocal.swe_pipeline.repair import Check, Patch, Results, _is_better, clean_patch
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
@@ -82,6 +82,44 @@ def test_the_patch_holds_no_tests_scripts_or_litter_and_applies(shop):
     shop.copy.reset()
     shop.copy.apply(solution.diff)
     assert "lstrip" in (shop.copy.tree / "shop" / "core.py").read_text()
+
+
+@needs_sandbox
+def test_the_patch_does_nothing_to_the_tree_that_its_text_does_not_say(shop):
+    commands = [
+        "ln -s /etc/passwd shop/data",
+        "ln -s ../../away shop/away",
+        "ln -s .git/config config",
+        "ln -s core.py shop/alias.py",
+        "echo '* -diff' > shop/.gitattributes",
+        "echo '[submodule \"x\"]' > .gitmodules",
+        "rm shop/__init__.py; ln -s /dev/null shop/__init__.py",
+        "chmod +x shop/core.py setup.cfg",
+        "echo 'X = 1' > shop/more.py",
+    ]
+    (shop.repository / "setup.cfg").write_text("")
+    git(shop.repository, "add", ".")
+    shop.copy = copy_of(shop.repository, shop.folder / "fresh")
+    turns = [RIGHT, call("bash", command="; ".join(commands)), SUBMIT]
+    solution = shop.solve(shop.model(repair=turns), **LOCALIZED)
+    assert solution.green
+    assert set(solution.patch.left_out) == {
+        "shop/data (a link out of the work tree)",
+        "shop/away (a link out of the work tree)",
+        "config (a link out of the work tree)",
+        "shop/__init__.py (a link out of the work tree)",
+        "shop/.gitattributes (steers git)",
+        ".gitmodules (steers git)",
+        "setup.cfg (its mode)",
+        "shop/core.py (its mode)",
+    }
+    assert solution.patch.new_files == ("shop/alias.py", "shop/more.py")
+    assert "mode 100755" not in solution.diff
+    assert json.loads((shop.run / "result.json").read_text())["new_files"] == ["shop/alias.py", "shop/more.py"]
+    shop.copy.reset()
+    shop.copy.apply(solution.diff)
+    assert "lstrip" in (shop.copy.tree / "shop" / "core.py").read_text()
+    assert not (shop.copy.tree / "shop" / "core.py").stat().st_mode & 0o111
 
 
 @needs_sandbox

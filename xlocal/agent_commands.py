@@ -281,6 +281,8 @@ def _tell(solution: Solution, folder: Path) -> None:
             say(f"fails: {check.kind} {check.name}")
         if len(failing) > _LISTED:
             say(f"... and {len(failing) - _LISTED} more fail")
+        if solution.patch.new_files:
+            say(f"new files in the patch: {', '.join(solution.patch.new_files)}")
         if solution.patch.left_out:
             say(f"left out of the patch: {', '.join(solution.patch.left_out)}")
     say(f"ended: {solution.ended}")
