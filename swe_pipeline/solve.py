@@ -21,7 +21,7 @@ from xlocal.swe_pipeline.models import ModelName, context_window, open_model, pa
 from xlocal.swe_pipeline.prices import FilePrice, Pricing
 from xlocal.swe_pipeline.repair import Patch, Regression, Results, Suite, repair
 from xlocal.swe_pipeline.reproduce import Reproduction, ScriptPair, compare_given, reproduce
-from xlocal.swe_pipeline.trajectory import FILE, Record, Step, Trajectory, cut_at, digest, phase
+from xlocal.swe_pipeline.trajectory import FILE, Record, Step, Trajectory, digest, phase, plan_cut
 from xlocal.swe_pipeline.workspace import Workspace, remove_index
 from xlocal.tracer.errors import AgentError, UsageError, XlocalError
 
@@ -135,9 +135,12 @@ def solve(  # noqa: PLR0913 - one issue, where it is kept, and what it may use
     header = _header(checkout, options)
     meter = Meter(options.limits, pricing=_pricing(name, options), batch=ledger)
     with _one_at_a_time(folder):
-        record = _record(folder, header, resume=resume, step=step, say=say)
+        if not (name.kind == "scripted" and Path(name.name).is_dir()):
+            open_model(name)  # refused, where it must be, before anything is done to a record
+        record, cut = _record(folder, header, resume=resume, step=step, say=say)
         recorded = record.steps if record is not None else ()
-        trajectory = Trajectory(folder, header=header, hidden=secrets(os.environ), recorded=recorded)
+        hidden = secrets(os.environ)
+        trajectory = Trajectory(folder, header=header, hidden=hidden, recorded=recorded, before_first=cut)
         return _run(
             checkout,
             trajectory,
@@ -162,7 +165,7 @@ def replay(
 
     What came out otherwise this time is in `differences`. Raises AgentError when the record cannot be followed.
     """
-    record = cut_at(source, None, say=lambda text: None)
+    record, _ = plan_cut(source, None, say=lambda text: None)
     options = _options(record)
     header = _header(checkout, options)
     _require_same(record.header, header, source)
@@ -375,28 +378,34 @@ def _options(record: Record) -> Options:
 
 def _record(
     folder: Path, header: Mapping[str, Any], *, resume: bool, step: int | None, say: Callable[[str], None]
-) -> Record | None:
+) -> tuple[Record | None, Callable[[], None]]:
+    """The record to go on with, if any, and what cuts it; all that can be refused is refused here."""
     exists = (folder / FILE).is_file()
     if not resume:
         if exists:
             raise UsageError(f"{folder}: holds a run already; go on with it (--resume) or choose another folder")
-        return None
+        return None, lambda: None
     if not exists:
         raise UsageError(f"{folder}: holds no run to go on with")
-    record = cut_at(folder, step, say=say)
+    record, cut = plan_cut(folder, step, say=say)
     _require_same(record.header, header, folder)
-    return record
+    return record, cut
 
 
 def _require_same(recorded: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
     """The model and the limits may change between two starts of a run; what is asked may not."""
-    free = ("model", "actions", "format", "version")
     now = json.loads(json.dumps(dict(now)))
-    for key in now:
-        if key not in free and recorded.get(key) != now[key]:
-            raise UsageError(
-                f"{folder}: the run is of another {key} ({str(recorded.get(key))[:80]}, not {str(now[key])[:80]})"
-            )
+    for key, what in (("issue", "issue"), ("statement", "issue"), ("base", "commit")):
+        if recorded.get(key) != now[key]:
+            raise UsageError(f"{folder}: the run is of another {what}; leave it out to go on, or start a new run")
+    if recorded.get("pair") != now["pair"]:
+        had = "other scripts" if recorded.get("pair") else "scripts of its own making"
+        raise UsageError(f"--pair: {folder} is a run with {had}; leave the option out to go on, or start a new run")
+    for key in ("variant", "ranker", "encoder", "top", "candidates"):
+        if recorded.get(key) != now[key]:
+            had = f"without --{key}" if recorded.get(key) is None else f"with --{key} {recorded[key]}"
+            raise UsageError(f"--{key} {now[key]}: {folder} is a run {had}; leave the option out to go on, or start a "
+                             "new run")  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from xlocal.swe_pipeline.models import redact
-from xlocal.tracer.errors import AgentError
+from xlocal.tracer.errors import AgentError, UsageError
 
 FORMAT = "xlocal-trajectory"
 VERSION = 1
@@ -79,7 +80,9 @@ def read_trajectory(file: Path) -> Record:
             if not rows:
                 raise AgentError(f"{file}: is not a trajectory of xlocal") from None
             if number < len(lines) - 1:
-                raise AgentError(f"{file}: line {number + 1} is damaged") from None
+                raise AgentError(
+                    f"{file}: line {number + 1} is damaged; delete it and all after it to go on from there"
+                ) from None
             cut = True  # the writer was killed in the middle of it
     if not rows or not isinstance(rows[0], dict) or rows[0].get("format") != FORMAT:
         raise AgentError(f"{file}: is not a trajectory of xlocal")
@@ -119,7 +122,8 @@ class Trajectory:
 
     `serve` names the kinds that the record answers: all when a run is taken up, only `model` when the tools shall work
     again. What is asked must be what was recorded, else AgentError. Before the first step that is done and not
-    answered, `on_live` gets the last recorded state of the work tree.
+    answered, `on_live` gets the last recorded state of the work tree. `before_first` is called once before anything is
+    added to a record: a run that is refused before that leaves it as it was.
     """
 
     def __init__(
@@ -130,6 +134,7 @@ class Trajectory:
         hidden: Sequence[str] = (),
         recorded: Sequence[Step] = (),
         serve: frozenset[str] = EFFECTS,
+        before_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.folder = folder
         self.file = folder / FILE
@@ -146,6 +151,7 @@ class Trajectory:
         self.on_live: Callable[[str | None], None] | None = None
         self.on_served: Callable[[Step], None] | None = None
         self.differences: list[str] = []
+        self._before_first: Callable[[], None] | None = before_first
         folder.mkdir(parents=True, exist_ok=True)
         if recorded and serve == EFFECTS:
             self._number = recorded[-1].number
@@ -253,6 +259,9 @@ class Trajectory:
         extra.notes.clear()
 
     def _append(self, kind: str, request: Mapping[str, Any], result: Any, extra: Effect, seconds: float) -> None:
+        if self._before_first is not None:
+            self._before_first()
+            self._before_first = None
         self._number += 1
         step = Step(self._number, kind, self.phase, request, result, extra.used, extra.state, seconds, self.elapsed())
         self._write(step.as_json())
@@ -284,32 +293,42 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def cut_at(folder: Path, step: int | None, *, say: Callable[[str], None]) -> Record:
-    """The record to take a run up from, with the steps after `step` put aside (None: keep all).
+def plan_cut(folder: Path, step: int | None, *, say: Callable[[str], None]) -> tuple[Record, Callable[[], None]]:
+    """The record to take a run up from, and what puts the steps after `step` aside (None: keep all).
+
+    Until that is called, the file stays whole.
 
     The lines put aside stay beside it, and what their calls cost is kept in a line of its own, since it was billed.
+    Raises AgentError for a damaged file, UsageError for a step that it has not.
     """
     file = folder / FILE
     record = read_trajectory(file)
-    if record.cut:
-        say(f"{file}: the last line was cut off by a crash and is left out")
     kept = [item for item in record.steps if step is None or item.number <= step]
     gone = record.steps[len(kept) :]
     if step is not None and step > (record.steps[-1].number if record.steps else 0):
-        raise AgentError(f"{file}: has {len(record.steps)} steps; there is no step {step} to go on from")
-    if not gone and not record.cut:
-        return record
-    costs = [dict(item.used) for item in gone if item.used is not None]
-    if gone:
-        aside = _free_name(folder)
-        file.replace(aside)
-        say(f"steps after {step} are kept in {aside}")
+        most = record.steps[-1].number if record.steps else 0
+        raise UsageError(f"--step {step}: the run has {_counted(most, 'step')}; name one of them")
+    costs = [used for item in gone for used in (item.result if item.kind == "cut" else [item.used]) if used is not None]
     if costs:
         last = kept[-1] if kept else Step(0, "", "start", {}, None)
         what = {"steps": len(gone)}
         kept.append(Step(last.number, "cut", last.phase, what, costs, elapsed=gone[-1].elapsed))
-    _rewrite(file, [dict(record.header), *(item.as_json() for item in kept)])
-    return Record(record.header, tuple(kept))
+
+    def cut() -> None:
+        if record.cut:
+            say(f"{file}: the last line was cut off by a crash and is left out")
+        if gone:
+            aside = _free_name(folder)
+            shutil.copyfile(file, aside)
+            say(f"steps after {step} are kept in {aside}")
+        if gone or record.cut:
+            _rewrite(file, [dict(record.header), *(item.as_json() for item in kept)])
+
+    return Record(record.header, tuple(kept)), cut
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _free_name(folder: Path) -> Path:

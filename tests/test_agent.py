@@ -27,8 +27,9 @@ from xlocal.swe_pipeline import context, conversation
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.models import context_window, open_model, parse_model, redact, secrets
 from xlocal.swe_pipeline.prices import FilePrice
+from xlocal.swe_pipeline.reproduce import ScriptPair
 from xlocal.swe_pipeline.solve import FILE, Options, replay
-from xlocal.swe_pipeline.trajectory import EFFECTS, Effect, Step, Trajectory, cut_at, read_trajectory
+from xlocal.swe_pipeline.trajectory import EFFECTS, Effect, Step, Trajectory, plan_cut, read_trajectory
 from xlocal.tracer.errors import AgentError, UsageError
 
 PRICES = {
@@ -357,7 +358,8 @@ def test_a_cut_off_line_is_left_out_and_other_damage_is_refused(tmp_path):
     whole = file.read_text()
     file.write_text(whole[:-20])
     heard = []
-    record = cut_at(tmp_path, None, say=heard.append)
+    record, cut = plan_cut(tmp_path, None, say=heard.append)
+    cut()
     assert [step.number for step in record.steps] == [1, 2]
     assert "cut off by a crash" in heard[0]
     file.write_text(whole.replace('"n": 1', '"n": '))
@@ -386,13 +388,15 @@ def test_what_cut_steps_cost_stays_counted(tmp_path):
             }
 
         trajectory.effect("model", {"n": number}, work)
-    record = cut_at(tmp_path, 1, say=lambda text: None)
+    record, cut = plan_cut(tmp_path, 1, say=lambda text: None)
+    assert len(read_trajectory(tmp_path / FILE).steps) == 4
+    cut()
     assert [step.kind for step in record.steps] == ["model", "cut"]
     assert len(record.steps[-1].result) == 3
     assert read_trajectory(tmp_path / FILE).steps == record.steps
     assert len(read_trajectory(tmp_path / f"{FILE}.before-1").steps) == 4
-    with pytest.raises(AgentError, match="no step 9"):
-        cut_at(tmp_path, 9, say=lambda text: None)
+    with pytest.raises(UsageError, match="--step 9: the run has 1 step; name one"):
+        plan_cut(tmp_path, 9, say=lambda text: None)
 
 
 # --- crash and resume at every step, replay
@@ -454,8 +458,22 @@ def test_a_run_goes_on_from_any_earlier_step(shop):
     assert better.spent.calls > stuck.spent.calls - 3
     with pytest.raises(UsageError, match="holds a run already"):
         shop.solve(shop.model(), **FAST)
-    with pytest.raises(UsageError, match="another ranker"):
-        shop.solve(shop.model(), resume=True, ranker="lexical", **FAST)
+    whole = (shop.run / FILE).read_bytes()
+    for refused, message in (
+        ({"ranker": "lexical"}, "--ranker lexical: .* is a run with --ranker fused"),
+        ({"pair": ScriptPair("a", ("b",))}, "--pair: .* is a run with scripts of its own making"),
+        ({"model": f"scripted:{shop.folder}/gone.json"}, "cannot be read"),
+        ({"model": "openai:no-such-model"}, "its price is not known"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            shop.solve(**{"model": shop.model(), **refused}, resume=True, step=3, **FAST)
+    # What the record answers is compared before anything is cut, too.
+    text = whole.replace(b'"turn": 1', b'"turn": 7')
+    (shop.run / FILE).write_bytes(text)
+    with pytest.raises(AgentError, match="another issue or another version"):
+        shop.solve(shop.model(), resume=True, step=3, **FAST)
+    assert (shop.run / FILE).read_bytes() == text
+    assert len(list(shop.run.glob("*.before-*"))) == 1
 
 
 @needs_sandbox
@@ -483,7 +501,6 @@ def test_two_processes_do_not_write_one_record(shop):
 
 
 def test_options_are_the_same_when_read_back_from_a_record(tmp_path):
-    from xlocal.swe_pipeline.reproduce import ScriptPair
     from xlocal.swe_pipeline.solve import _options
     from xlocal.swe_pipeline.trajectory import Record
 
