@@ -361,8 +361,6 @@ def _header(checkout: Checkout, options: Options) -> dict[str, Any]:
 def _options(record: Record) -> Options:
     """The options that a record was made with, as far as they steer what is asked."""
     header = record.header
-    pair = header.get("pair")
-    given = None if pair is None else ScriptPair(pair["buggy"], tuple(pair["references"]), pair["reported"])
     reproduce_actions, repair_actions = header["actions"]
     return Options(
         model=header["model"],
@@ -372,8 +370,14 @@ def _options(record: Record) -> Options:
         encoder=header["encoder"],
         top=header["top"],
         candidates=header["candidates"],
-        pair=given,
+        pair=scripts_of(header),
     )
+
+
+def scripts_of(header: Mapping[str, Any]) -> ScriptPair | None:
+    """The scripts that a run was given, from the head of its record."""
+    pair = header.get("pair")
+    return None if pair is None else ScriptPair(**{k: tuple(v) if isinstance(v, list) else v for k, v in pair.items()})
 
 
 def _record(

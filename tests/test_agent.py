@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from decimal import Decimal
 from pathlib import Path
 
@@ -513,5 +514,5 @@ def test_options_are_the_same_when_read_back_from_a_record(tmp_path):
         "top": 7,
         "candidates": 2,
     }
-    header |= {"actions": [100, 200], "pair": {"buggy": "a", "references": ["b"], "reported": "c"}}
+    header |= {"actions": [100, 200], "pair": json.loads(json.dumps(asdict(given.pair)))}
     assert _options(Record(header, ())) == given

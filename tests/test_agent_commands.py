@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import shlex
 import subprocess
 import threading
 
@@ -228,6 +229,33 @@ def test_a_run_is_resumed_by_its_folder_alone(project, monkeypatch):
     make_repository(project / "elsewhere")
     away = run_cli("fix", "--repo", "elsewhere", "--resume", "--run", "run", "--model", model)
     assert (away.exit_code, "leave --repo out" in away.stderr) == (2, True)
+
+
+@needs_sandbox
+def test_the_printed_command_goes_on_with_the_options_of_the_run(project, monkeypatch):
+    """What the run was made with need not be said again, and what it was not made with is refused by its option."""
+    turns = [{**turn, "usage": {"input_tokens": 10_000, "output_tokens": 500}} for turn in GOOD["repair"]]
+    model = write_script(project / "model.json", {**GOOD, "repair": turns})
+    (project / "prices.toml").write_text("[scripted]\ninput = 3\noutput = 15\n")
+    for name, text in (("a.py", BUGGY), ("b.py", REFERENCE)):
+        (project / name).write_text(text)
+    made = ["--pair", "../a.py", "../b.py", "--variant", "localizer", "--ranker", "lexical", "--top", "7"]
+    made += ["--candidates", "2", "--prices", "../prices.toml", "--budget", "0.04", "--run", project / "run"]
+    first = run_cli("fix", project / "issue.md", "--model", model, *made)
+    assert (first.exit_code, "goes on, with a higher --budget" in first.stderr) == (1, True), first.stderr
+    command = shlex.split(first.stderr.rpartition("next: `xlocal ")[2].partition("`")[0])
+    monkeypatch.chdir(project)
+    whole = (project / "run" / "trajectory.jsonl").read_bytes()
+    for option in (("--variant", "full"), ("--ranker", "fused"), ("--top", "9"), ("--candidates", "3")):
+        refused = run_cli(*command, *option, "--step", "2")
+        (line,) = refused.stderr.splitlines()[-1:]
+        assert (refused.exit_code, line.startswith(f"xlocal: {' '.join(option)}: ")) == (2, True), line
+    other = run_cli(*command, "--pair", "b.py", "a.py", "--step", "2")
+    assert (other.exit_code, "--pair: " in other.stderr, "{" in other.stderr) == (2, True, False)
+    assert (project / "run" / "trajectory.jsonl").read_bytes() == whole
+    done = run_cli(*command, "--budget", "1")
+    assert done.exit_code == 0, done.stderr
+    assert "cost: $0.1125" in done.stderr
 
 
 @needs_sandbox

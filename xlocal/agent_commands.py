@@ -6,11 +6,13 @@ import json
 import re
 import shlex
 import sys
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from xlocal.agent_options import (
     CANDIDATES,
@@ -33,7 +35,10 @@ if TYPE_CHECKING:
     from xlocal.swe_pipeline.workcopy import WorkCopy
 
 _LISTED = 6  # failing tests that are named
-FACTS = "work.json"  # in a run's folder: the repository, the interpreter and the issue's text
+FACTS = "work.json"  # in a run's folder: the repository, the interpreter, the issue's text and options
+# Options that a run keeps: there, and those that steer what is asked in the head of its record.
+_KEPT = ("budget", "tokens", "seconds", "prices", "window")
+_STEERING = ("model", "variant", "ranker", "encoder", "top", "candidates")
 
 _REPO = click.option(
     "--repo",
@@ -151,6 +156,8 @@ def _work(
         raise UsageError("--resume needs the folder of the run (--run DIR), and --step needs --resume")
     if issue is None and not resume:
         raise UsageError("name the ISSUE: a file, - for standard input, or the address of a GitHub issue")
+    if resume and folder is not None:
+        given = _taken_up(folder, given)
     chosen = options(**given)
     statement = None if issue is None else _statement(issue)
     if resume and folder is not None:
@@ -159,7 +166,8 @@ def _work(
     else:
         if not unsafe_local:
             require_sandbox()
-        copy, folder = _copied(statement or "", repo or Path(), folder, python=python)
+        kept = {**{name: given[name] for name in _KEPT}, "unsafe_local": unsafe_local}
+        copy, folder = _copied(statement or "", repo or Path(), folder, python=python, kept=kept)
         checkout = confined(copy, unsafe_local, chosen.encoder)
     say(f"the run is kept in {folder}")
     with shown() as progress:
@@ -187,7 +195,43 @@ def confined(copy: WorkCopy, unsafe_local: bool, encoder: str | None = None) -> 
     return confine(copy, mount=copy.original, import_paths=copy.import_paths, readable=readable)
 
 
-def _copied(statement: str, repo: Path, folder: Path | None, *, python: str | None) -> tuple[WorkCopy, Path]:
+def _taken_up(run: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a run that goes on: those given on the command line, all others as the run was made with."""
+    from xlocal.swe_pipeline.solve import scripts_of
+    from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
+
+    kept = dict(_facts(run).get("options", {}))
+    if kept.get("prices") is not None:
+        kept["prices"] = Path(kept["prices"])
+    if kept.get("budget") not in (None, "none"):
+        kept["budget"] = Decimal(kept["budget"])
+    header = read_trajectory(run / FILE).header if (run / FILE).is_file() else {}
+    context = click.get_current_context()
+    explicit = {name for name in given if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+    found = {**kept, **{name: header[name] for name in _STEERING if name in header}}
+    taken = {name: value if name in explicit else found.get(name, value) for name, value in given.items()}
+    return taken if "pair" in explicit else {**taken, "scripts": scripts_of(header)}
+
+
+def _facts(run: Path) -> dict[str, Any]:
+    try:
+        facts = json.loads((run / FACTS).read_text("utf-8"))
+    except (OSError, ValueError):
+        facts = None
+    if not isinstance(facts, dict):
+        raise UsageError(f"{run}: holds no run of xlocal fix or reproduce")
+    return facts
+
+
+def resume_command(run: Path) -> str:
+    """The command that goes on with a run; its other options are known from the run."""
+    unsafe = _facts(run).get("options", {}).get("unsafe_local") if (run / FACTS).is_file() else False
+    return f"xlocal fix --resume --run {shlex.quote(str(run))}" + (" --unsafe-local" if unsafe else "")
+
+
+def _copied(
+    statement: str, repo: Path, folder: Path | None, *, python: str | None, kept: Mapping[str, Any]
+) -> tuple[WorkCopy, Path]:
     """A copy of the user's repository in a new run's folder. Raises UsageError for a folder that holds something."""
     from xlocal.cli import _default_python
     from xlocal.swe_pipeline.trajectory import FILE
@@ -207,8 +251,9 @@ def _copied(statement: str, repo: Path, folder: Path | None, *, python: str | No
     folder.mkdir(parents=True, exist_ok=True)
     # Neither git nor our own copy of the work tree shall see it, wherever it lies.
     (folder / ".gitignore").write_text("*\n", "utf-8")
-    facts = {"repository": str(original), "statement": statement, "python": interpreter}
-    (folder / FACTS).write_text(json.dumps(facts, indent=1) + "\n", "utf-8")
+    told = {name: str(v.absolute()) if isinstance(v, Path) else v for name, v in kept.items()}
+    facts = {"repository": str(original), "statement": statement, "python": interpreter, "options": told}
+    (folder / FACTS).write_text(json.dumps(facts, indent=1, default=str) + "\n", "utf-8")
     copy = WorkCopy(statement, repository=original, folder=folder / "work", python=interpreter)
     copy.prepare()
     return copy, folder
@@ -220,12 +265,12 @@ def reopened(
     """The copy that a run of `xlocal fix` works on, as it was made. What is given must be what the run is of."""
     from xlocal.swe_pipeline.workcopy import WorkCopy, find_work_tree
 
+    facts = _facts(run)
     try:
-        facts = json.loads((run / FACTS).read_text("utf-8"))
         original = Path(facts["repository"])
         known = str(facts["statement"])
         interpreter = python or str(facts["python"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (KeyError, TypeError):
         raise UsageError(f"{run}: holds no run of xlocal fix or reproduce") from None
     if statement is not None and statement != known:
         raise UsageError(f"{run}: is a run of another issue; leave ISSUE out to go on with its own")
@@ -300,6 +345,7 @@ def _tell(solution: Solution, folder: Path) -> None:
 def _advice(solution: Solution, folder: Path) -> str:
     """What to do about a run that did not end well."""
     run = shlex.quote(str(folder))
+    more = resume_command(folder)
     look = f"`xlocal trajectory show {run}` tells what happened"
     if solution.verdict == "unproven":
         return (
@@ -307,8 +353,8 @@ def _advice(solution: Solution, folder: Path) -> str:
             f"show the bug with --pair, in a new run; {look}"
         )
     if option := limiting_option(solution.ended):
-        return f"next: `xlocal fix --resume --run {run}` goes on, with a higher {option}; {look}"
-    return f"next: {look}; `xlocal fix --resume --run {run} --step N` goes on from a step, also with another --model"
+        return f"next: `{more}` goes on, with a higher {option}; {look}"
+    return f"next: {look}; `{more} --step N` goes on from a step, also with another --model"
 
 
 @click.command("run")

@@ -15,6 +15,7 @@ from xlocal.tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from xlocal.swe_pipeline.agent import Progress
+    from xlocal.swe_pipeline.reproduce import ScriptPair
     from xlocal.swe_pipeline.solve import Options
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -102,7 +103,7 @@ UNSAFE = click.option(
 )
 
 
-def options(
+def options(  # noqa: PLR0913 - the options of a command as they come
     *,
     model: str | None,
     budget: Decimal | str | None,
@@ -110,6 +111,8 @@ def options(
     seconds: float,
     prices: Path | None,
     pair: tuple[Path, Path] | None,
+    encoder: str | None,
+    scripts: ScriptPair | None = None,
     batch_dollars: Decimal | None = None,
     **given: Any,
 ) -> Options:
@@ -128,6 +131,8 @@ def options(
             f"name a model with --model or {MODEL_VARIABLE}: anthropic:NAME, openai:NAME or http://HOST/v1#NAME; "
             "docs/agents.md tells how to reach each"
         )
+    if encoder and Path(encoder).is_dir():
+        encoder = str(Path(encoder).absolute())  # a run may go on in another folder
     known = read_prices(prices) if prices is not None else {}
     limit: Decimal | None = budget if isinstance(budget, Decimal) else None
     if budget is None:
@@ -135,12 +140,11 @@ def options(
             limit = Decimal(2)
         else:
             say(f"warning: the price of {model} is not known: only tokens and time are limited (--prices gives one)")
-    scripts = None
     if pair:
         buggy, reference = (_script(file) for file in pair)
         scripts = ScriptPair(buggy, (reference,), "", (), (round(similarity(buggy, reference), 3),))
     limits = Limits(dollars=limit, tokens=tokens, seconds=seconds)
-    found = Options(model=model, limits=limits, prices=known, pair=scripts, **given)
+    found = Options(model=model, limits=limits, prices=known, pair=scripts, encoder=encoder, **given)
     check_options(found, batch_dollars=batch_dollars)
     return found
 

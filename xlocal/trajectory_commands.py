@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlocal.agent_commands import FACTS, batch_command, confined, fresh, limiting_option, reopened
+from xlocal.agent_commands import FACTS, batch_command, confined, fresh, limiting_option, reopened, resume_command
 from xlocal.agent_options import NOT_GREEN, UNSAFE, say, shown
 from xlocal.tracer.errors import UsageError
 
@@ -64,14 +63,13 @@ def _standing(record: Record, folder: Path) -> str:
     from xlocal.swe_pipeline.manifest import MANIFEST
     from xlocal.swe_pipeline.solve import PATCH
 
-    run = shlex.quote(str(folder))
     last = record.steps[-1] if record.steps else None
     patch = folder / PATCH
     found = f"; the patch is in {patch}" if patch.is_file() and patch.stat().st_size else ""
     ended = str(last.result) if last is not None and last.kind == "end" else ""
     if (folder.parent.parent / MANIFEST).is_file() and not (folder / FACTS).is_file():
         return _standing_in_batch(ended, folder, found)
-    more = f"`xlocal fix --resume --run {run}`"
+    more = f"`{resume_command(folder)}`"
     if last is None or last.kind != "end":
         return f"the run has not come to an end; {more} goes on with it"
     if last.result == "green":
