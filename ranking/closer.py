@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -12,7 +13,7 @@ from xlocal.ranking.evidence import CallView, Counted, FunctionView
 from xlocal.ranking.observation import Observation
 from xlocal.ranking.signals import Finding, Findings, times
 from xlocal.tracer.calltree import CallTree, Function, IntArray
-from xlocal.tracer.closeup import UNKNOWN, CallKey, CallRecord, Closeup, Focus, Value
+from xlocal.tracer.closeup import CUT, UNKNOWN, CallKey, CallRecord, Closeup, Focus, Value
 
 MOST_CALLS = 40_000  # seen closely in one run
 MOST_PAIRS = 3  # of one function, kept to be shown
@@ -111,6 +112,7 @@ class _Lines:
 
     bad: dict[int, int] = field(default_factory=dict)
     good: dict[int, int] = field(default_factory=dict)
+    seen: Counter[str] = field(default_factory=Counter)
 
 
 def pairs(
@@ -138,8 +140,9 @@ def value_findings(
     of each function that was seen in both runs."""
     found: Findings = {kind: {} for kind in KINDS}
     lines = _lines(bad, good, chosen, seen)
+    calls = bad.tree.counts(), good.tree.counts()
     for function, taken in lines.items():
-        _judge_lines(function, taken, found)
+        _judge_lines(function, taken, found, _sampled(taken, calls[0][function], calls[1][function]))
     matched = list(pairs(bad, difference, chosen, seen))
     for pair in matched:
         for kind, finding in _judge(pair):
@@ -169,21 +172,30 @@ def _lines(
             record = closeup.calls.get(key)
             if record is not None:
                 function = observation.tree.functions[observation.tree.label[node]]
-                counts = getattr(total.setdefault(function, _Lines()), side)
+                taken = total.setdefault(function, _Lines())
+                taken.seen[side] += 1
+                counts = getattr(taken, side)
                 for line, count in record.lines.items():
                     counts[line] = counts.get(line, 0) + count
     return {function: taken for function, taken in total.items() if taken.bad and taken.good}
 
 
-def _judge_lines(function: Function, taken: _Lines, found: Findings) -> None:
+def _sampled(taken: _Lines, here: int, there: int) -> str:
+    """Says which calls a statement about lines rests on, where that is not all of them."""
+    parts = [("buggy", taken.seen["bad"], here), ("reference", taken.seen["good"], there)]
+    told = [f"{seen} of {calls} in the {run} run" for run, seen, calls in parts if seen < calls]
+    return f", in the calls that were seen ({', '.join(told)})" if told else ""
+
+
+def _judge_lines(function: Function, taken: _Lines, found: Findings, sampled: str) -> None:
     only_bad, only_good = taken.bad.keys() - taken.good.keys(), taken.good.keys() - taken.bad.keys()
     if only_bad or only_good:
-        found["line"][function] = Finding(1.0, _line_text(only_bad, only_good))
+        found["line"][function] = Finding(1.0, _line_text(only_bad, only_good) + sampled)
     elif taken.bad != taken.good:
         differing = [line for line in taken.bad if taken.bad[line] != taken.good[line]]
         line = max(differing, key=lambda each: (abs(taken.bad[each] - taken.good[each]), -each))
         text = f"ran line {line} {times(taken.bad[line])}, but {times(taken.good[line])} in the reference run"
-        found["line-count"][function] = Finding(1.0, text)
+        found["line-count"][function] = Finding(1.0, text + sampled)
 
 
 def _line_text(only_bad: Iterable[int], only_good: Iterable[int]) -> str:
@@ -206,7 +218,7 @@ def span_text(lines: Iterable[int]) -> str:
 
 def same(left: Value, right: Value) -> bool | None:
     """Whether two values are alike; None when one of them is not known."""
-    if UNKNOWN in (left.digest, right.digest):
+    if UNKNOWN in (left.digest, right.digest) or (left.digest == right.digest and left.digest.endswith(UNKNOWN)):
         return None
     return left.digest == right.digest
 
@@ -239,15 +251,18 @@ def _judge(pair: Pair) -> Iterator[tuple[str, Finding]]:
     if outcome is not None:
         yield "return", Finding(1.0, outcome)
     if known and state_known and bad.before and not arguments and not state:
+        same_given = "called with the same arguments in both runs"
+        if any(value.digest.endswith(CUT) for value in bad.before.values()):
+            same_given += ", as far as they were seen"
         if not lines:
             only_bad, only_good = bad.lines.keys() - good.lines.keys(), good.lines.keys() - bad.lines.keys()
             how = _line_text(only_bad, only_good) if only_bad or only_good else "ran its lines another number of times"
-            yield "origin", Finding(1.0, f"called with the same arguments in both runs, {how}")
+            yield "origin", Finding(1.0, f"{same_given}, {how}")
         elif outcome is not None:
-            yield "origin", Finding(0.9, f"called with the same arguments in both runs, {outcome}")
+            yield "origin", Finding(0.9, f"{same_given}, {outcome}")
         changed = _exit_state(pair)
         if changed:
-            text = f"called with the same arguments, left {changed[0]} as {_both(bad.after, good.after, changed[0])}"
+            text = f"{same_given}, left {changed[0]} as {_both(bad.after, good.after, changed[0])}"
             yield "exit-state", Finding(1.0, text)
     elif not state:
         changed = _exit_state(pair)
@@ -266,10 +281,11 @@ def _outcome(pair: Pair) -> str:
 
 
 def _exit_state(pair: Pair) -> list[str]:
-    """Attributes of `self` that were alike on entry and differ on exit, plain names before `self` as a whole."""
-    names, _ = differing(pair.bad.after, pair.good.after, own=True)
-    given, _ = differing(pair.bad.before, pair.good.before, own=True)
-    return sorted((name for name in names if name not in given), key=lambda name: (name == "self", name))
+    """Attributes of `self`, then arguments, that were alike on entry and differ on exit; `self` as a whole last."""
+    names = [name for own in (True, False) for name in differing(pair.bad.after, pair.good.after, own=own)[0]]
+    given = [name for own in (True, False) for name in differing(pair.bad.before, pair.good.before, own=own)[0]]
+    fresh = (name for name in names if name not in given)
+    return sorted(fresh, key=lambda name: (name == "self", not name.startswith("self."), name))
 
 
 def _values(left: Mapping[str, Value], right: Mapping[str, Value], names: Sequence[str]) -> str:
@@ -373,23 +389,32 @@ def _view(record: CallRecord, partner: CallRecord, number: int) -> CallView:
         returned,
         record.error,
         _counted(record.lines),
-        tuple(_hidden(record, partner, changed)),
+        tuple(_alike(record, partner, changed, _unlike)),
+        tuple(_alike(record, partner, changed, _unsure)),
     )
 
 
-def _hidden(record: CallRecord, partner: CallRecord, changed: Iterable[str]) -> Iterator[str]:
-    """What differs between two calls although it looks alike as far as it is kept, as CallView names it."""
+def _alike(
+    record: CallRecord, partner: CallRecord, changed: Iterable[str], test: Callable[[Value, Value], bool]
+) -> Iterator[str]:
+    """The values of two calls that look alike as far as they are kept and that `test` is true of, as CallView names
+    them."""
     sides = [("", name, record.before, partner.before) for name in record.before]
     sides += [("then ", name, record.after, partner.after) for name in changed]
     for prefix, name, here, there in sides:
-        if name in there and _unlike(here[name], there[name]):
+        if name in there and here[name].preview == there[name].preview and test(here[name], there[name]):
             yield prefix + name
-    if not record.error and not partner.error and _unlike(record.out, partner.out):
+    out, other = record.out, partner.out
+    if not record.error and not partner.error and out.preview == other.preview and test(out, other):
         yield "outcome"
 
 
 def _unlike(here: Value, there: Value) -> bool:
-    return here.preview == there.preview and same(here, there) is False
+    return same(here, there) is False
+
+
+def _unsure(here: Value, there: Value) -> bool:
+    return same(here, there) is None or (same(here, there) is True and here.digest.endswith(CUT))
 
 
 def _counted(lines: Mapping[int, int]) -> Counted:
@@ -407,16 +432,23 @@ def _writers(
     node_of = {key: node for node, key in chosen.keys.items()}
     for name in names[:3]:
         value = pair.bad.before.get(name)
+        wrote = -1  # the last to end that set it, then the innermost call within that one
         for key, record in reversed(list(closeup.calls.items())):
-            node = node_of.get(key)
-            if node is None or node >= pair.node or value is None:
+            node = node_of.get(key, len(bad.tree))
+            if value is None or node >= pair.node or _class(record) != _class(pair.bad) or node < wrote:
                 continue
             after, before = record.after.get(name), record.before.get(name)
             if after is not None and after.digest == value.digest and (before is None or before.digest != value.digest):
-                function = bad.tree.functions[bad.tree.label[node]]
-                text = f"last set {name} to {cut(value.preview)}, which differs when {pair.function.qualname} diverges"
-                yield function, Finding(1.0, text)
-                break
+                wrote = node
+        if wrote >= 0 and value is not None:
+            text = f"last set {name} to {cut(value.preview)}, which differs when {pair.function.qualname} diverges"
+            yield bad.tree.functions[bad.tree.label[wrote]], Finding(1.0, text)
+
+
+def _class(record: CallRecord) -> str:
+    """The class of the object that a method belongs to, as its preview tells."""
+    own = record.after.get("self") or record.before.get("self")
+    return own.preview.partition(" ")[0].rstrip(">") if own else ""
 
 
 def _first_divergences(matched: Sequence[Pair]) -> Iterator[tuple[Pair, list[str]]]:

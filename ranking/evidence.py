@@ -51,7 +51,8 @@ class CallView:
 
     `given` are its arguments, `left` the arguments and attributes of `self` that it changed, `lines` how often it ran
     each line. `returned` is empty when the exception `raised` left it. `hidden` names what differs from its partner
-    although its text is the same: NAME of `given`, `then NAME` of `left`, `outcome`.
+    although its text is the same: NAME of `given`, `then NAME` of `left`, `outcome`. `unsure` names likewise what looks
+    alike, but was not looked at whole.
     """
 
     number: int
@@ -61,6 +62,7 @@ class CallView:
     raised: str | None
     lines: Counted
     hidden: tuple[str, ...] = ()
+    unsure: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from xlocal.ranking.observation import Observation, namer, observe
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.relatives import KINDS as RELATIVE_KINDS
 from xlocal.ranking.relatives import relatives
-from xlocal.ranking.signals import Finding, Findings, findings, refused_calls, strongest, weigh
+from xlocal.ranking.signals import Finding, Findings, findings, refused_calls, strongest, weigh, without_noise
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import Issue, mentioned_names, named_functions, read_issue
 from xlocal.tracer.calltree import CallTree, Function, depths
@@ -136,7 +136,7 @@ def _view(row: Mapping[str, Any]) -> FunctionView:
 
 def _call_view(row: Mapping[str, Any]) -> CallView:
     pairs = {name: _tuples(row[name]) for name in ("given", "left", "lines")}
-    return CallView(**{**row, **pairs, "hidden": tuple(row.get("hidden", ()))})
+    return CallView(**{**row, **pairs, "hidden": tuple(row.get("hidden", ())), "unsure": tuple(row.get("unsure", ()))})
 
 
 def _tuples(rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
@@ -206,6 +206,8 @@ def compare(
     for kinds, (reference, _) in zip(found, pairs, strict=True):
         seen_closely = [view for view in views if view.reference == reference.role]
         kinds.update(relatives(kinds, seen_closely, bad.tree.counts(), index))
+    if len(found) > 1:
+        found = [_named(kinds, reference.role) for kinds, reference in zip(found, good, strict=True)]
     weighed = [weigh(kinds, executed) for kinds in found]
     suspects = tuple(_suspects(bad, good, strongest(weighed), index, scope))
     nearest = min((difference for _, difference in pairs), key=lambda d: d.cost)
@@ -217,7 +219,7 @@ def compare(
         cost=nearest.cost,
         lower=nearest.lower,
         exact=nearest.exact,
-        blindness=_blindness(bad, good, suspects, scope),
+        blindness=_blindness(bad, good, suspects, scope, closely=bool(views)),
         views=tuple(views),
     )
 
@@ -239,7 +241,8 @@ def look_closer(
     for (reference, difference), (_, nodes) in zip(pairs, wanted, strict=True):
         there = chosen_calls(reference, nodes)
         other = settled(reference, there, closer, warn)
-        found.append(value_findings(bad, reference, difference, (here, there), (seen, other)))
+        kinds, views = value_findings(bad, reference, difference, (here, there), (seen, other))
+        found.append((without_noise(kinds, bad.noisy | reference.noisy), views))
     return found
 
 
@@ -329,6 +332,14 @@ def _summary(observation: Observation) -> RunSummary:
     )
 
 
+def _named(kinds: Findings, role: str) -> Findings:
+    """The findings with the name of their reference, where there are several."""
+    return {
+        kind: {f: Finding(each.strength, each.detail.replace("the reference run", role)) for f, each in flagged.items()}
+        for kind, flagged in kinds.items()
+    }
+
+
 def _reference_summaries(good: Sequence[Observation], found: Sequence[Findings]) -> Iterator[RunSummary]:
     """The references' summaries, with what each shows that differs from the buggy run."""
     shown = [_differing(kinds) for kinds in found]
@@ -394,7 +405,9 @@ def _ending(observation: Observation) -> str:
     return f"exit status {run.exit_status}" if run.signal is None else f"signal {run.signal}"
 
 
-def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect], scope: Scope) -> str | None:
+def _blindness(
+    bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect], scope: Scope, *, closely: bool
+) -> str | None:
     lost = _lost(bad, good)
     if not suspects:
         return _nothing_ran((bad, *good), lost, scope)
@@ -406,9 +419,18 @@ def _blindness(bad: Observation, good: Sequence[Observation], suspects: Sequence
         return None
     if lost:
         return f"the calls that were seen are the same in both runs, so no function stands out{lost}"
+    noisy = any(seen.noisy for seen in (bad, *good))
+    alike = (
+        "what differs between the runs differs between runs of one script too"
+        if noisy
+        else "both runs made the same calls, and took the same lines with the same values as far as they were seen"
+        if closely
+        else "both runs made the same calls"
+    )
+    where = "in C code, in another thread or process" if closely else "in values, in C code, or in another process"
     return (
-        "both runs made the same calls, so no function stands out by its calls: the difference lies in values, in C "
-        "code, or in another process. A reference without the feature, or with ordinary input, would show more"
+        f"{alike}, so no function stands out: the difference lies {where}, or beyond what is looked at. "
+        "A reference without the feature, or with ordinary input, would show more"
     )
 
 

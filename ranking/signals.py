@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 import numpy as np
@@ -15,8 +15,6 @@ from xlocal.ranking.observation import Observation
 from xlocal.ranking.source import SourceIndex
 from xlocal.tracer.calltree import CallTree, Function, IntArray
 from xlocal.tracer.trace import UncaughtException
-
-CALL_KINDS = frozenset({"deleted", "parent-of-deleted", "inserted", "parent-of-inserted", "moved", "count"})
 
 # Python before 3.10 gives the name alone, later the qualified one.
 _REFUSED = re.compile(r"([\w.<>]+)\(\) ((?:got an unexpected|got multiple values|missing|takes)\b.*)", re.DOTALL)
@@ -43,10 +41,16 @@ def findings(buggy: Observation, reference: Observation, difference: TreeDiff, i
         "exception": dict(_exceptions(buggy.tree, reference.tree)),
         "traceback": dict(_traceback(buggy, reference, index)),
     }
-    noisy = buggy.noisy | reference.noisy
-    for kind in CALL_KINDS:
-        found[kind] = {f: finding for f, finding in found[kind].items() if f not in noisy}
-    return found
+    return without_noise(found, buggy.noisy | reference.noisy)
+
+
+def without_noise(found: Findings, noisy: Set[Function]) -> Findings:
+    """The findings about functions that behave alike in all runs of a script. The frames of the exception that ended
+    the buggy run stay: they are what happened."""
+    return {
+        kind: flagged if kind == "traceback" else {f: finding for f, finding in flagged.items() if f not in noisy}
+        for kind, flagged in found.items()
+    }
 
 
 def weigh(found: Findings, executed: int) -> dict[Function, list[Evidence]]:
@@ -113,7 +117,13 @@ def difference_findings(difference: TreeDiff) -> Findings:
     return {
         "deleted": dict(_named(buggy, deleted, "{} of its calls has no counterpart in the reference run")),
         "inserted": dict(_named(reference, inserted, "{} of its calls happens only in the reference run")),
-        "moved": dict(_named(buggy, np.flatnonzero(moved).astype(np.int32), "{} of its calls comes from elsewhere")),
+        "moved": dict(
+            _named(
+                buggy,
+                np.flatnonzero(moved).astype(np.int32),
+                "{} of its calls happens at another place in the reference run",
+            )
+        ),
         "parent-of-deleted": dict(_callers(difference, deleted)),
         "parent-of-inserted": dict(_missing_callees(difference, inserted)),
     }
@@ -134,12 +144,9 @@ def _plural(text: str, count: int, of: int) -> str:
             text.replace("{} of its calls", f"all {count} of its calls")
             .replace("has no", "have no")
             .replace("happens", "happen")
-            .replace("comes", "come")
         )
     text = text.replace("{}", f"{count} of {of}").replace("of its calls", "calls" if of > 1 else "call")
-    return (
-        text if count == 1 else text.replace("has no", "have no").replace("happens", "happen").replace("comes", "come")
-    )
+    return text if count == 1 else text.replace("has no", "have no").replace("happens", "happen")
 
 
 def _tops(tree: CallTree, nodes: IntArray, match: IntArray) -> IntArray:

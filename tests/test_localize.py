@@ -386,3 +386,131 @@ def test_a_type_error_of_no_function_of_the_project_lists_none(tmp_path: Path, m
     bad = f"import lib; lib.pick(2); raise TypeError({message!r})"
     found = located(tmp_path, TWO, bad, "import lib; lib.pick(2)")
     assert all("traceback" not in kinds(found, name) for name in suspects(found))
+
+
+def test_values_that_cannot_be_looked_into_are_not_called_the_same(tmp_path: Path) -> None:
+    module = """
+        import datetime, threading
+
+        def late(due, guard):
+            return due < datetime.date(2021, 1, 1)
+
+        def locked(guard, sign):
+            return sign()
+    """
+    bad = "import lib, datetime, threading; x = threading.Lock(); lib.late(datetime.date(2020, 1, 1), x)\n"
+    good = bad.replace("2020", "2022") + "lib.locked(x, lambda: 2)"
+    found = located(tmp_path, module, bad + "lib.locked(x, lambda: 1); exit(1)", good)
+    assert "was given due=<date 2020-01-01>, but <date 2022-01-01>" in kinds(found, "late")["argument"]
+    assert "origin" not in kinds(found, "late")
+    assert "origin" not in kinds(found, "locked")
+    assert kinds(found, "locked")["return"] == "returned 1, but 2 in the reference run"
+
+
+def test_what_was_cut_is_the_same_only_as_far_as_it_was_seen(tmp_path: Path) -> None:
+    module = """
+        def at(rows, place):
+            return rows[place]
+    """
+    script = "import lib; rows = [0] * 200; rows[150] = {}; lib.at(rows, 150)"
+    found = located(tmp_path, module, script.format(1) + "; exit(1)", script.format(2))
+    assert kinds(found, "at")["origin"] == (
+        "called with the same arguments in both runs, as far as they were seen, returned 1, but 2 in the reference run"
+    )
+
+
+def test_generators_are_compared_by_what_they_gave(tmp_path: Path) -> None:
+    module = """
+        def double(rows):
+            for row in rows:
+                yield 2 * row
+
+        def alike():
+            yield "a"
+            yield "b"
+
+        def warm(row):
+            return row
+    """
+    script = "import lib; {}; list(lib.double([2, {}])); list(lib.alike()); exit({})"
+    found = located(tmp_path, module, script.format("lib.warm(9)", 3, 1), script.format("0", 4, 0))
+    assert "absorber" not in kinds(found, "double")
+    assert "returned yielded values" in kinds(found, "double")["return"]
+    assert kinds(found, "alike") == {}
+
+
+def test_chance_gives_no_evidence_of_lines_and_values(tmp_path: Path) -> None:
+    module = """
+        import os
+
+        def coin():
+            return os.urandom(8).hex()
+
+        def pick(x):
+            if coin() < "8":
+                return low(x)
+            return x
+
+        def low(x):
+            return -x
+    """
+    script = "import lib; [lib.pick(1) for _ in range(40)]"
+    found = located(tmp_path, module, script, script)
+    assert "runs-differ" in slugs(found)
+    assert [e for ranked in found.suspects for e in ranked.suspect.evidence] == []
+
+
+def test_the_writer_is_a_method_of_the_same_class_and_the_innermost(tmp_path: Path) -> None:
+    module = """
+        class Box:
+            def outer(self, value):
+                self.inner(value)
+
+            def inner(self, value):
+                self.value = value
+
+            def read(self):
+                return self.value + 1
+
+        class Other:
+            def put(self, value):
+                self.value = value
+    """
+    script = "import lib; b, o = lib.Box(), lib.Other(); b.outer({0}); o.put({0}); b.read()"
+    found = located(tmp_path, module, script.format(5) + "; exit(1)", script.format(7))
+    assert kinds(found, "Box.inner")["writer"] == "last set self.value to 5, which differs when Box.read diverges"
+    assert "writer" not in kinds(found, "Other.put")
+    assert "writer" not in kinds(found, "Box.outer")
+
+
+def test_lines_of_calls_that_were_not_all_seen_say_so(tmp_path: Path) -> None:
+    module = """
+        def often(x):
+            if x == 3:
+                return 0
+            return x
+    """
+    loop = "import lib; [lib.often({} if i == 1 else 1) for i in range(1000)]"
+    found = located(tmp_path, module, loop.format(3) + "; exit(1)", loop.format(2))
+    assert kinds(found, "often")["line"] == (
+        "took line 4 only in the buggy run, in the calls that were seen "
+        "(150 of 1000 in the buggy run, 150 of 1000 in the reference run)"
+    )
+
+
+def test_an_argument_that_is_left_otherwise_is_told(tmp_path: Path) -> None:
+    module = """
+        def fill(out, x):
+            out.append(x)
+    """
+    script = "import lib; lib.fill([], {})"
+    found = located(tmp_path, module, script.format(5) + "; exit(1)", script.format(2))
+    assert kinds(found, "fill")["exit-state"] == "left out as [5], but [2] in the reference run"
+
+
+def test_reasons_name_their_reference_where_there_are_several(tmp_path: Path) -> None:
+    bad = "import lib; assert lib.pick(5) == 5"
+    found = located(tmp_path, TWO, bad, ["import lib; assert lib.pick(2) == 2", "import lib; lib.pick(1); lib.pick(1)"])
+    assert kinds(found, "pick")["line"].endswith("in reference-1") or "reference-2" in kinds(found, "pick")["line"]
+    details = [e.detail for ranked in found.suspects for e in ranked.suspect.evidence]
+    assert not any("the reference run" in detail for detail in details)

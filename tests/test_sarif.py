@@ -19,7 +19,7 @@ from click.testing import CliRunner
 from small import located
 from test_html_report import HOSTILE, a_localization
 from xlocal.ranking.closer import KINDS as CLOSER_KINDS
-from xlocal.ranking.signals import CALL_KINDS
+from xlocal.ranking.rank import KIND_RATES
 from xlocal.tracer.errors import Warned
 from xlocal.tracer.scope import Scope, ScopeRoot
 
@@ -145,7 +145,7 @@ def test_there_is_one_rule_for_each_kind_of_evidence():
     table = re.findall(r"^\| (`.*?) \|", HOW_IT_WORKS.read_text("utf-8"), re.MULTILINE)
     documented = {kind for row in table for kind in re.findall(r"`([a-z-]+)`", row)}
     assert documented <= KINDS.keys()
-    assert set(CALL_KINDS) | set(CLOSER_KINDS) <= KINDS.keys()
+    assert set(KIND_RATES) | set(CLOSER_KINDS) <= KINDS.keys()
     assert UNSEEN in KINDS
 
 

@@ -15,7 +15,8 @@ from xlocal.tracer.trace import MAGIC, RECORD
 # What to look at: file, first line and name of a function's code, and ranges of its calls, counted from 0.
 Focus = Sequence[tuple[str, int, str, Sequence[tuple[int, int]]]]
 
-UNKNOWN = "?"  # the digest of a value that was not taken
+UNKNOWN = "?"  # the digest of a value that was not taken, and the end of one with a part that cannot be looked into
+CUT = "~"  # the end of a digest of which not all was looked at
 
 
 class Value(NamedTuple):
@@ -109,10 +110,16 @@ class _Tables:
         self.calls[key] = CallRecord(
             before=self.arguments[before],
             after=self.arguments[after],
-            out=self.values[out] if out >= 0 else Value(str(out), "yielded values"),
+            out=self.values[out] if out >= 0 else _yielded(-out),
             error=self.types[error] if error else None,
             lines=self.lines[lines],
         )
+
+
+def _yielded(number: int) -> Value:
+    """All that a generator gave, from its checksum and the two bits that say how far it was looked at."""
+    end = UNKNOWN if number & 2 else CUT if number & 1 else ""
+    return Value(f"{number >> 2:08x}{end}", "yielded values")
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:

@@ -19,6 +19,9 @@ MOST_DEPTH = 3
 MOST_ITEMS = 60  # items of one container
 MOST_ATTRIBUTES = 40  # of self, each numbered apart
 TEXT = 2000  # characters of a text that count, half from each end
+MOST_TEXT = 1 << 20  # characters of a text, or bytes, that are summed up
+MOST_SAMPLES = 4096  # numbers of a numpy array that are looked at
+CUT, OPAQUE = "~", "?"  # ends of a digest: not all of the value was looked at; a part of it cannot be looked into
 PREVIEW = 400  # characters of a value kept for eyes
 TESTING = bool(os.environ.get("XLOCAL_TESTING"))
 ROWS = 500  # rows a record
@@ -42,41 +45,53 @@ class Digester:
     def __init__(self, write):
         self.write = write  # called with [number, digest, preview] of each new value
         self.numbers = {}
+        self.sums = {0: (0, 2)}  # number -> checksum of the digest, which other processes have too; 1 cut, 2 opaque
         self.lock = threading.Lock()
 
     def number(self, value):
         """The number of a value's digest; 0 when it could not be taken."""
+        parts, seen = [], {}
         try:
-            parts = []
-            self._walk(value, 0, parts, {})
+            self._walk(value, 0, parts, seen)
             text = "".join(parts)
         except (RecursionError, MemoryError):
             return 0
-        key = (zlib.crc32(text.encode("utf-8", "surrogatepass")), len(text), text[:64])
+        depth = OPAQUE if OPAQUE in seen else CUT if CUT in seen else ""
+        key = (zlib.crc32(text.encode("utf-8", "surrogatepass")), len(text), text[:64], depth)
         found = self.numbers.get(key)
         if found is None:
             with self.lock:
                 found = self.numbers.get(key)
                 if found is None:
                     found = len(self.numbers) + 1
-                    self.write([found, "%08x%04x" % (key[0], key[1] & 0xFFFF), text[:PREVIEW]])
+                    self.write([found, "%08x%04x%s" % (key[0], key[1] & 0xFFFF, depth), text[:PREVIEW]])
                     self.numbers[key] = found
+                    self.sums[found] = key[0], (CUT, OPAQUE).index(depth) + 1 if depth else 0
         return found
+
+    def chained(self, before, value):
+        """One number for all that a generator gave so far, alike in all processes: a checksum and two bits, which say
+        that something was cut, that something is opaque."""
+        checksum, depth = self.sums[self.number(value)]
+        return zlib.crc32(b"%d %d" % (before >> 2, checksum)) << 2 | before & 3 | depth
 
     def _walk(self, value, depth, parts, seen):
         kind = type(value)
         if len(parts) > MOST_PARTS:
             parts.append("...")
+            seen[CUT] = True
         elif kind in _plain:
             parts.append(_number_text(value, kind))
         elif kind is str:
             parts.append(_quoted(value))
+            if len(value) > MOST_TEXT:
+                seen[CUT] = True
         elif kind is bytes or kind is bytearray:
-            parts.append(
-                "b"
-                + _quoted(bytes(value[:TEXT]).decode("latin-1"))
-                + (" of %d" % len(value) if len(value) > TEXT else "")
-            )
+            parts.append("b" + _quoted(bytes(value[:TEXT]).decode("latin-1")))
+            if len(value) > TEXT:
+                parts.append(" of %d:%08x" % (len(value), zlib.crc32(value[:MOST_TEXT])))
+            if len(value) > MOST_TEXT:
+                seen[CUT] = True
         elif id(value) in seen:
             parts.append("^%d" % seen[id(value)])
         else:
@@ -89,6 +104,8 @@ class Digester:
             self._object(value, kind, depth, parts, seen)
         elif form == "callable":
             parts.append(_callable_text(value, kind))
+            if kind is _method or (kind is _function and (value.__closure__ or value.__name__ == "<lambda>")):
+                seen[OPAQUE] = True
         elif form is tuple:
             self._items(_name(kind), "()", tuple.__iter__(value), tuple.__len__(value), depth, parts, seen)
         elif form is list:
@@ -113,6 +130,7 @@ class Digester:
         for number, item in enumerate(items):
             if number >= shown:
                 parts.append("... of %d" % length)
+                seen[CUT] = True
                 break
             if number:
                 parts.append(", ")
@@ -125,6 +143,7 @@ class Digester:
         for number, (key, item) in enumerate(items):
             if number >= shown:
                 parts.append("... of %d" % length)
+                seen[CUT] = True
                 break
             if number:
                 parts.append(", ")
@@ -139,22 +158,49 @@ class Digester:
         if depth < MOST_DEPTH and length <= MOST_ITEMS:
             texts = []
             for item in base.__iter__(value):
-                inner = []
-                self._walk(item, depth + 1, inner, dict(seen))
+                inner, known = [], dict(seen)
+                self._walk(item, depth + 1, inner, known)
                 texts.append("".join(inner))
+                seen.update((flag, True) for flag in (CUT, OPAQUE) if flag in known)
+        elif length:
+            seen[CUT] = True
         parts.append("%s{%s}" % (_name(kind), ", ".join(sorted(texts))))
 
     def _object(self, value, kind, depth, parts, seen):
         name = _name(kind)
-        if name == "ndarray" and type.__getattribute__(kind, "__module__") == "numpy":
-            parts.append(_array_text(value))
+        _, dictionary, slots = layout(kind)
+        if dictionary is None and not slots:
+            self._closed(value, kind, depth, parts, seen)
             return
         parts.append("<" + name)
         if depth < MOST_DEPTH:
             for key, item in attributes(value, kind):
                 parts.append(" %s=" % (key,))
                 self._walk(item, depth + 1, parts, seen)
+        else:
+            seen[CUT] = True
         parts.append(">")
+
+    def _closed(self, value, kind, depth, parts, seen):
+        """An object of a type in C that holds nothing in sight: a few of the standard library's are read by their own
+        methods, which run no code of the program; of the others only the type is known."""
+        name = type.__getattribute__(kind, "__module__"), _name(kind)
+        if name == ("numpy", "ndarray"):
+            parts.append(_array_text(value))
+            if value.size > MOST_SAMPLES or value.dtype.hasobject:
+                seen[CUT] = True
+        elif kind is object:
+            parts.append("<object>")
+        else:
+            reader = _reader(kind, name)
+            read = None if reader is None else reader(value)
+            if type(read) is list:
+                self._items(_name(kind), "[]", iter(read), len(read), depth, parts, seen)
+            elif read is not None:
+                parts.append("<%s %s>" % (name[1], read))
+            else:
+                parts.append("<%s>" % name[1])
+                seen[OPAQUE] = True
 
 
 def bases(kind):
@@ -216,6 +262,50 @@ def attributes(value, kind):
     return found
 
 
+def _reader(kind, name):
+    """The function that reads values of a type in C; None for one that is not known. `name` is (module, name)."""
+    if id(kind) in _BUILT_IN_READERS:
+        return _BUILT_IN_READERS[id(kind)]
+    module = sys.modules.get(name[0])
+    if module is None or type(kind) is not type:
+        return None
+    if name in _READERS:
+        return _READERS[name] if vars(module).get(name[1]) is kind else None
+    generic = vars(module).get("generic") if name[0] == "numpy" else None
+    if generic is not None and any(base is generic for base in bases(kind)):
+        return lambda value: value.tobytes().hex()
+    return None
+
+
+def _time_text(value):
+    return "%s %s" % (value.isoformat(), value.fold) if value.tzinfo is None else None
+
+
+def _pattern_text(value):
+    return "%r %d" % (value.pattern, value.flags)
+
+
+_READERS = {
+    ("datetime", "date"): lambda value: value.isoformat(),
+    ("datetime", "timedelta"): lambda value: "%d %d %d" % (value.days, value.seconds, value.microseconds),
+    ("datetime", "datetime"): _time_text,
+    ("datetime", "time"): _time_text,
+    ("decimal", "Decimal"): str,
+    ("array", "array"): lambda value: "%s %d %08x" % (value.typecode, len(value), zlib.crc32(value.tobytes())),
+    ("collections", "deque"): list,
+    ("_io", "StringIO"): lambda value: _quoted(value.getvalue()),
+    ("_io", "BytesIO"): lambda value: _quoted(value.getvalue().decode("latin-1")),
+}
+_BUILT_IN_READERS = {
+    id(type({}.keys())): list,
+    id(type({}.values())): list,
+    id(type({}.items())): list,
+    id(range): repr,
+    id(type(os)): lambda value: str(vars(value).get("__name__")),
+    id(type(ADDRESS)): _pattern_text,
+}
+
+
 def _number_text(value, kind):
     if kind is int and (value > 1 << 64 or value < -(1 << 64)):
         return "int of %d bits ...%x" % (value.bit_length(), value & ((1 << 128) - 1))
@@ -223,11 +313,12 @@ def _number_text(value, kind):
 
 
 def _quoted(text):
-    length = len(text)
+    length, checksum = len(text), 0
     if length > TEXT:
+        checksum = zlib.crc32(text[:MOST_TEXT].encode("utf-8", "surrogatepass"))
         text = text[: TEXT // 2] + "..." + text[-TEXT // 2 :]
     cleaned = ADDRESS.sub("0x", text) if "0x" in text else text
-    return "'" + cleaned + ("'" if length <= TEXT else "' of %d" % length)
+    return "'" + cleaned + ("'" if length <= TEXT else "' of %d:%08x" % (length, checksum))
 
 
 def _name(kind):
@@ -253,7 +344,7 @@ def _array_text(value):
     if value.dtype.hasobject or value.size == 0:
         return text
     flat = value.reshape(-1)
-    step = max(1, value.size // 4096)
+    step = max(1, value.size // MOST_SAMPLES)
     return "%s:%08x" % (text, zlib.crc32(flat[::step].tobytes()))
 
 
@@ -459,9 +550,11 @@ class _Call:
         if generator and (error or backend.is_finished(frame)):
             self.running.pop(id(frame), None)
         if backend.values and self.before:
-            given = 0 if error else backend.digester.number(value)
-            # What a generator yields and returns is chained into one number; negative, for it is no value's.
-            self.out = -zlib.crc32(b"%d %d" % (self.out, given)) if generator else given
+            if generator:
+                # What it yields and returns is chained into one number; negative, for it is no value's.
+                self.out = self.out if error else -backend.digester.chained(-self.out, value)
+            else:
+                self.out = 0 if error else backend.digester.number(value)
         after = self._arguments(frame) if self.before else 0
         lines = []
         for line in sorted(self.lines):

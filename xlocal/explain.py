@@ -102,7 +102,12 @@ def why_unseen(ranked: RankedSuspect, comparison: Comparison) -> str:
     here, there = ranked.suspect.calls
     if here and there:
         if not comparison.views:
-            return "Lines and values were not recorded; run `xlocal trace` again without --no-values to see them."
+            if any(warned.slug == "second-pass-failed" for warned in comparison.warnings):
+                return "The second pass did not end as the first, so there are no lines and values (see the warnings)."
+            return (
+                "No call was seen closely: the session was recorded with --no-values, or the calls were in other "
+                "threads or processes, which the second pass does not see."
+            )
         return "No call of it was seen closely in both runs, so there are no lines and values to set side by side."
     if not here and not there:
         return "No run called it, so there are no lines and values."
@@ -200,11 +205,12 @@ def _print_values(bad: CallView, good: CallView, console: Console) -> None:
     rows = [*_rows("", dict(bad.given), dict(good.given)), *_rows("then ", dict(bad.left), dict(good.left))]
     hidden = {*bad.hidden, *good.hidden}
     rows.sort(key=lambda row: row[1] == row[2] and row[0] not in hidden)
+    unsure = {*bad.unsure, *good.unsure}
     for name, here, there in rows[:MOST_VALUES]:
-        _add(table, name, here, there, hidden=name in hidden)
+        _add(table, name, here, there, hidden=name in hidden, unsure=name in unsure)
     if len(rows) > MOST_VALUES:
         table.add_row(Text(f"{len(rows) - MOST_VALUES} more", "dim"))
-    _add(table, "outcome", _outcome(bad), _outcome(good), hidden="outcome" in hidden)
+    _add(table, "outcome", _outcome(bad), _outcome(good), hidden="outcome" in hidden, unsure="outcome" in unsure)
     console.print(table)
 
 
@@ -215,13 +221,15 @@ def _rows(prefix: str, here: Mapping[str, str], there: Mapping[str, str]) -> lis
     return sorted(rows, key=lambda row: row[1] == row[2])
 
 
-def _add(table: Table, name: str, here: str, there: str, *, hidden: bool) -> None:
-    """One value of both runs; `hidden`: it differs although its text, as far as that is kept, is the same."""
+def _add(table: Table, name: str, here: str, there: str, *, hidden: bool, unsure: bool) -> None:
+    """One value of both runs; `hidden`: it differs although its text, as far as that is kept, is the same; `unsure`: it
+    was not looked at whole."""
     if here != there:
         here, there = cut_apart(plain(here), plain(there), WIDTH)
         table.add_row(Text(name, "cyan"), Text(here, "red"), Text(there, "green"))
         return
-    told = Text("differs beyond what is shown", "green") if hidden else Text("same", "dim")
+    alike = Text("same as far as seen" if unsure else "same", "dim")
+    told = Text("differs beyond what is shown", "green") if hidden else alike
     table.add_row(Text(name, "cyan"), Text(cut(plain(here), WIDTH), "red" if hidden else ""), told)
 
 

@@ -211,6 +211,7 @@ def _call(call: CallView) -> Document:
         "given": _short(call.given),
         "left": _short(call.left),
         "hidden": call.hidden,
+        "unsure": call.unsure,
         "outcome": f"raised {plain(call.raised)}" if call.raised else f"returned {_cut(plain(call.returned))}",
     }
 

@@ -233,11 +233,13 @@ def _number(count: int, noun: str) -> str:
 
 def distance(comparison: Comparison) -> str:
     """How far the call trees are apart, in one sentence."""
+    several = len(comparison.runs) > 2
+    trees = "The call trees of the buggy run and the nearest reference" if several else "The call trees"
     if comparison.exact and comparison.cost == 0:
-        return "The call trees are equal."
+        return f"{trees} are equal."
     if comparison.exact:
-        return f"The call trees differ by {_number(comparison.cost, 'edit')} (exact)."
-    return f"The call trees differ by {comparison.lower:,} to {_number(comparison.cost, 'edit')} (a bound, not exact)."
+        return f"{trees} differ by {_number(comparison.cost, 'edit')} (exact)."
+    return f"{trees} differ by {comparison.lower:,} to {_number(comparison.cost, 'edit')} (a bound, not exact)."
 
 
 def _distances(found: Localization) -> str:

@@ -266,10 +266,11 @@
     const body = el("tbody");
     // What differs although its text, as far as that is kept, is the same.
     const hidden = new Set([...bad.hidden, ...good.hidden]);
+    const unsure = new Set([...bad.unsure, ...good.unsure]);
     const unlike = ([name, here, there]) => here !== there || hidden.has(name);
     const rowFor = (name, here, there, rule) => el("tr", { class: `${unlike([name, here, there]) ? "differ" : ""} ${rule ? "rule" : ""}` },
       el("td", { class: "name" }, ...breakable(name)), el("td", { class: "here" }, here),
-      el("td", { class: "there" }, here !== there ? there : hidden.has(name) ? el("em", {}, "differs beyond what is shown") : el("span", { class: "soft" }, "same")));
+      el("td", { class: "there" }, here !== there ? there : hidden.has(name) ? el("em", {}, "differs beyond what is shown") : el("span", { class: "soft" }, unsure.has(name) ? "same as far as seen" : "same")));
     const add = (...row) => body.append(rowFor(...row));
     for (const [prefix, one, other] of [["", bad.given, good.given], ["then ", bad.left, good.left]]) {
       const here = new Map(one), there = new Map(other);
