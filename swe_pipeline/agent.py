@@ -130,6 +130,8 @@ class Assistant:
             self.meter.check_time()
             self.show(_label(what))
             result = work()
+            # What was cut short by the time limit tells nothing, and must not stand as a result.
+            self.meter.check_time()
             if writes:
                 extra.state = self.keep_state()
             return result

@@ -477,7 +477,10 @@ def _finish(assistant: Assistant, suite: Suite, patch: Patch, before: Results) -
             return str(error)
         return ""
 
-    problem = assistant.execute({"apply": "the final patch"}, work)
+    try:
+        problem = assistant.execute({"apply": "the final patch"}, work)
+    except LimitReached:
+        return patch  # as it was seen last; time is up
     if problem:
         return replace(patch, diff="", left_out=(*left_out, problem), ended=f"the patch does not apply: {problem}")
     try:

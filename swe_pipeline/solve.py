@@ -240,7 +240,7 @@ def _run(  # noqa: PLR0913 - the parts of a run, put together here
 ) -> Solution:
     index = trajectory.folder / "index"
     remove_index(index)
-    workspace = Workspace(checkout, index=index)
+    workspace = Workspace(checkout, index=index, time_left=meter.time_left)
     workspace.clean()
     open_one = opener or (lambda: open_model(name, issue_id=checkout.issue.id))
     assistant = Assistant(

@@ -8,10 +8,10 @@ import os
 import re
 import shlex
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from xlocal.swe_pipeline.checkout import Checkout, Run
 from xlocal.swe_pipeline.clone import git
@@ -19,6 +19,7 @@ from xlocal.tracer.errors import CheckoutError, UsageError
 
 SCRATCH = ".xlocal"  # in the work tree; scripts and tests of the agents, never part of a patch
 _FILE_LIMIT = 4 << 20
+_LEAST = 0.1  # seconds that a command gets in any case; what it was for is refused afterwards
 _OUTPUT_LIMIT = 16_000  # characters of one tool's answer
 
 
@@ -46,17 +47,46 @@ class State:
         return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
 
 
+class Timed:
+    """A checkout whose commands get no longer than `left()` seconds (None: no limit), which is asked before each.
+
+    In all else it is the checkout itself, also for `isinstance`.
+    """
+
+    def __init__(self, checkout: Checkout, left: Callable[[], float | None]) -> None:
+        self._checkout = checkout
+        self._left = left
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._checkout, name)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._checkout)
+
+    def run(
+        self, command: Sequence[str], *, timeout: float, env: Mapping[str, str] | None = None, cwd: str | None = None
+    ) -> Run:
+        """Run a command, for `timeout` seconds or as long as time is left."""
+        left = self._left()
+        return self._checkout.run(
+            command, timeout=timeout if left is None else max(_LEAST, min(timeout, left)), env=env, cwd=cwd
+        )
+
+
 class Workspace:
     """Files and commands of one checkout.
 
     Files are read and written by the host, so every path is resolved first and must lie in the work tree, whatever
-    links an agent made; commands go through `checkout.run`.
+    links an agent made; commands go through `checkout.run`, for as long as `time_left` says at most.
     """
 
-    def __init__(self, checkout: Checkout, *, index: Path) -> None:
+    def __init__(
+        self, checkout: Checkout, *, index: Path, time_left: Callable[[], float | None] = lambda: None
+    ) -> None:
         if not hasattr(checkout, "tree"):
             raise UsageError("agents need a checkout whose work tree is a folder of this machine")
-        self.checkout = checkout
+        self.checkout = cast(Checkout, Timed(checkout, time_left))
         self.tree = cast(HostTree, checkout).tree.resolve()
         self._index = index.absolute()  # git resolves it against the work tree
         _exclude(self.tree)

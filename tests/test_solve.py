@@ -35,6 +35,7 @@ from agents import (
 from batches import Inline
 from click.testing import CliRunner
 from containers import FakeEngine
+from xlocal.swe_pipeline.existing import ExistingTests
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.prices import FilePrice
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
@@ -128,6 +129,29 @@ def test_time_is_a_limit(shop):
     solution = shop.solve(shop.model(reproduce=[slow] * 20), limits=Limits(seconds=3.0), **LOCALIZED)
     assert solution.ended == "limit: the time limit of 3 s is reached"
     assert solution.spent.seconds < 12
+
+
+@needs_sandbox
+def test_time_is_held_against_tools_and_keeps_the_patch(shop):
+    """A command that asks for ten minutes gets the seconds that are left."""
+    slow = call("bash", command="sleep 300", timeout=600)
+    limits = Limits(seconds=8.0)
+    solution = shop.solve(shop.model(repair=[RIGHT, slow, SUBMIT]), variant="vanilla", limits=limits)
+    assert solution.ended == "limit: the time limit of 8 s is reached"
+    assert "lstrip" in solution.diff
+    assert 8 <= solution.spent.seconds < 13
+    (told,) = [s.result for s in read_trajectory(shop.run / FILE).steps if s.request.get("tool") == "bash"]
+    assert told.startswith("[ended by the time limit after ")
+
+
+@needs_sandbox
+def test_time_is_held_against_existing_tests(shop):
+    file = shop.repository / "tests" / "test_core.py"
+    file.write_text("import time\n" + TEST + "\n\ndef test_slow():\n    time.sleep(60)\n")
+    shop.copy = copy_of(shop.repository, shop.folder / "fresh")
+    solution = shop.solve(variant="vanilla", limits=Limits(seconds=6.0), regression=ExistingTests())
+    assert solution.ended == "limit: the time limit of 6 s is reached"
+    assert solution.spent.seconds < 15
 
 
 @needs_sandbox
