@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -137,12 +138,23 @@ def study(given: argparse.Namespace) -> Study:
     """Read what the options name."""
     dataset = load_dataset(given.dataset)
     issues = dataset.select(read_instances(given.instances))
-    reports = dict(named(text) for text in getattr(given, "report", ()))
-    methods = tuple(load_method(text, reports) for text in getattr(given, "methods", ()))
+    told = [named(text) for text in getattr(given, "report", ())]
+    _once([name for name, _ in told], "--report {0}: names two reports of one method")
+    texts = getattr(given, "methods", ())
+    _once([named(text)[0] for text in texts], "{0}: two methods have this name; give each its own, as in NAME=PATH")
+    reports = dict(told)
+    methods = tuple(load_method(text, reports) for text in texts)
     unknown = sorted(set(reports) - {method.name for method in methods})
     if unknown:
         raise UsageError(f"--report {unknown[0]}: no method has this name")
     return Study(dataset, issues, methods, given.mirrors, given.root, given.out)
+
+
+def _once(names: Sequence[str], complaint: str) -> None:
+    """Raise UsageError for a name that is there twice: one would stand for the other."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise UsageError(complaint.format(name))
 
 
 def publish(name: str, table: str, plot: str | None, out: Path | None) -> None:
@@ -160,6 +172,11 @@ def markdown(heads: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     lines = ["| " + " | ".join(heads) + " |", "|---|" + "---:|" * (len(heads) - 1)]
     lines += ["| " + " | ".join(str(cell) for cell in row) + " |" for row in rows]
     return "\n".join(lines)
+
+
+def counted(number: int, what: str) -> str:
+    """`1 issue`, `2 issues`."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def percent(part: float, whole: float) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from methods import markdown, publish, run_program
+from methods import counted, markdown, publish, run_program
 from plots import bars
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
 from xlocal.tracer.errors import UsageError
@@ -45,7 +45,7 @@ def _main(argv: Sequence[str] | None) -> None:
         for name in names
     ]
     table = markdown(("Phase", "mean s", "median s", "share %"), rows)
-    note = f"\n\n{len(taken)} issues, {whole:.1f} s each in the mean."
+    note = f"\n\n{counted(len(taken), 'issue')}, {whole:.1f} s" + (" each in the mean." if len(taken) > 1 else ".")
     publish(
         "phases", table + note, bars("Seconds of an issue", names, {"mean": list(means.values())}, unit=" s"), given.out
     )

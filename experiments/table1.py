@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from statistics import fmean
 
-from methods import Method, Study, arguments, markdown, percent, publish, run_program, study
+from methods import Method, Study, arguments, counted, markdown, percent, publish, run_program, study
 from metrics import CONVENTIONS, Convention, Scores, score
 from plots import bars
 from xlocal.swe_pipeline.touched import COUNTINGS, Counting
@@ -38,8 +38,9 @@ def _main(argv: Sequence[str] | None) -> None:
     rows = [row(work, method, *found[method.name]) for method in work.methods]
     files, functions = next(iter(found.values()))
     note = (
-        f"\n{len(work.issues)} instances; convention {given.convention}, functions {given.functions}: scored over "
-        f"{files.n} instances for files and {functions.n} for functions ({functions.excluded} touch no such function)."
+        f"\n{counted(len(work.issues), 'instance')}; convention {given.convention}, functions {given.functions}: "
+        f"scored over {counted(files.n, 'instance')} for files and {functions.n} for functions "
+        f"({functions.excluded} touch no such function)."
     )
     series = {name: [100 * scores.f1 for scores in pair] for name, pair in found.items()}
     publish(

@@ -45,7 +45,14 @@ def _main(argv: Sequence[str] | None) -> None:
 def read_cases(file: Path) -> list[dict[str, Any]]:
     """The cases of one file. Raises UsageError when it is none of ours."""
     try:
-        cases = json.loads(file.read_text("utf-8"))["cases"]
+        document = json.loads(file.read_text("utf-8"))
+        if {"ranker", "instances"} <= set(document):
+            raise UsageError(
+                f"{file}: is what xlocal swe localize wrote: the first suspects of one ranker, without the true "
+                "functions; this table needs those and all rankings, from: python experiments/localization.py "
+                "--cases DIR --checkouts ROOT --out FILE"
+            )
+        cases = document["cases"]
         if all({"rankings", "true_functions"} <= set(case) for case in cases):
             return list(cases)
     except OSError as error:

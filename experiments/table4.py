@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean, median
 
-from methods import markdown, publish, run_program
+from methods import counted, markdown, publish, run_program
 from plots import bars
 from xlocal.ranking.localize import Comparison
 from xlocal.ranking.source import SourceIndex
@@ -43,7 +43,7 @@ def _main(argv: Sequence[str] | None) -> None:
         line(name, column, base if place > 1 else None)
         for place, (name, column) in enumerate(zip(STRATEGIES, columns, strict=True))
     ]
-    table = markdown(("Strategy", "Max", "Min", "Avg", "Med"), rows) + f"\n\n{len(folders)} issues."
+    table = markdown(("Strategy", "Max", "Min", "Avg", "Med"), rows) + f"\n\n{counted(len(folders), 'issue')}."
     series = {
         "median": [median(column) for column in columns[1:]],
         "average": [fmean(column) for column in columns[1:]],

@@ -18,7 +18,7 @@ from typing import Protocol
 from xlocal.swe_pipeline.clone import clone, git
 from xlocal.swe_pipeline.environments import Place, install, locked
 from xlocal.swe_pipeline.issue import Issue
-from xlocal.swe_pipeline.patches import check_paths
+from xlocal.swe_pipeline.patches import check_paths, touched_paths
 from xlocal.swe_pipeline.specs import revision, spec_of
 from xlocal.tracer.errors import CheckoutError, PatchError
 from xlocal.tracer.launch import run_to_end
@@ -231,10 +231,24 @@ class LocalCheckout:
         try:
             git(self.tree, "apply", "--whitespace=nowarn", "-", stdin=text)
         except CheckoutError as refused:
-            if not self._patch(text, "--dry-run"):
+            if not (self._patch(text, "--dry-run") and self._patch_or_restore(text)):
                 reason = str(refused).partition(": git apply: ")[2].removeprefix("error: ")
                 raise PatchError(f"{self.issue.id}: the patch does not apply: {reason}") from None
-            self._patch(text)
+
+    def _patch_or_restore(self, text: str) -> bool:
+        """A dry run does not see what the patch itself puts in its own way, as a file where it wants a folder."""
+        changes = self.diff()
+        names = [name for name in touched_paths(text) if not os.path.lexists(self.tree / name)]
+        if self._patch(text):
+            return True
+        self.reset()
+        # What git ignores is left. A link comes before what seems to lie behind it, which then is not there.
+        for name in names:
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
+                (self.tree / name).unlink()
+        if changes:
+            git(self.tree, "apply", "--whitespace=nowarn", "-", stdin=changes)
+        return False
 
     def _patch(self, text: str, *options: str) -> bool:
         command = ["patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch", "--reject-file=-", *options]

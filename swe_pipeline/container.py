@@ -173,11 +173,21 @@ class DockerCheckout:
         code, _, said = self._execute(["git", "apply", "--whitespace=nowarn", file])
         if code:
             fuzzy = ["patch", "--batch", "--fuzz=5", "-p1", "--no-backup-if-mismatch", "--reject-file=-", "-i", file]
-            if self._execute([*fuzzy, "--dry-run"])[0]:
+            if self._execute([*fuzzy, "--dry-run"])[0] or not self._patch_or_restore(fuzzy):
+                self._execute(["rm", "-f", file])
                 reason = said.decode("utf-8", "replace").strip().splitlines() or ["refused"]
                 raise PatchError(f"{self.issue.id}: the patch does not apply: {reason[-1].removeprefix('error: ')}")
-            self._execute(fuzzy)
         self._execute(["rm", "-f", file])
+
+    def _patch_or_restore(self, command: Sequence[str]) -> bool:
+        """A dry run does not see what the patch itself puts in its own way, as a file where it wants a folder."""
+        changes = self.diff()
+        if self._execute(command)[0] == 0:
+            return True
+        self.reset()
+        if changes:
+            self._git("apply", "--whitespace=nowarn", self._send("xlocal.changes", changes))
+        return False
 
     def diff(self) -> str:
         """The changes since the container was started, as a diff that `apply` takes; the index stays as it was."""

@@ -195,7 +195,8 @@ def calibrate(checkout: Checkout, gold: Gold, *, folder: Path, timeout: float = 
     after = evaluate(checkout, gold, gold.patch, timeout=timeout)
     for name, evaluation in (("without its fix", before), ("with its fix", after)):
         if evaluation.problem:
-            raise UsageError(f"{gold.id}: cannot be calibrated: {name}, {evaluation.problem}")
+            problem = evaluation.problem.removeprefix(f"{gold.id}: ")
+            raise UsageError(f"{gold.id}: cannot be calibrated: {name}, {problem}")
     found = Calibration(gold.id, before.statuses, after.statuses, round(before.seconds + after.seconds, 2))
     write_text(folder / "calibration" / "before.txt", before.log)
     write_text(folder / "calibration" / "gold.txt", after.log)

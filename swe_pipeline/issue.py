@@ -5,7 +5,9 @@ What an agent may know (`Issue`) and what grades it (`Gold`) are two types that 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from xlocal.swe_pipeline.specs import check_setup
 from xlocal.tracer.errors import UsageError
 
 ALIASES = {
@@ -119,7 +122,7 @@ def read_instances(given: str | None) -> tuple[str, ...] | None:
         text = "\n".join(line for line in lines if not line.lstrip().startswith("#"))
     ids = tuple(re.split(r"[\s,]+", text.strip(" \t\n,")))
     if ids == ("",):
-        raise UsageError(f"--instances {given}: names no instance")
+        raise UsageError(f"--instances {given or repr(given)}: names no instance; leave the option out for all")
     return ids
 
 
@@ -170,10 +173,25 @@ def _from_hub(name: str, split: str) -> Iterable[Any]:
             "a local JSONL file does not"
         ) from None
     try:
-        return list(datasets.load_dataset(name, split=split))
+        with _without_retries_told("huggingface_hub", "datasets", "urllib3"):
+            return list(datasets.load_dataset(name, split=split))
     except (OSError, ValueError) as error:
         reason = " ".join(str(error).split())[:200]
         raise UsageError(f"--dataset {name}: cannot be had from the hub: {reason}") from None
+
+
+@contextlib.contextmanager
+def _without_retries_told(*names: str) -> Iterator[None]:
+    """Libraries log each attempt to reach the hub; what came of them is one line of ours."""
+    loggers = [logging.getLogger(name) for name in names]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL)
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
 
 
 def _issue(row: Any, where: str) -> Issue:
@@ -189,6 +207,7 @@ def _issue(row: Any, where: str) -> Issue:
     setup = row.get("setup") or {}
     if not isinstance(setup, Mapping):
         raise UsageError(f"{where}: setup is not an object")
+    check_setup(setup, f"{where}: setup")
     return Issue(
         id=name,
         repository=_text(row, "repo", where),

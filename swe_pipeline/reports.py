@@ -138,8 +138,12 @@ def write_run_report(
     *,
     instances: Sequence[str],
     backend: str = "local",
+    calibrated: bool = True,
 ) -> Path:
-    """Write MODEL.RUN.json: the harness's keys, and beside them `xlocal` with the label and the three rates."""
+    """Write MODEL.RUN.json: the harness's keys, and beside them `xlocal` with the label and the three rates.
+
+    Without calibration two of the rates are over nothing, since it is not known which tests behave here.
+    """
     ids = set(instances)
     submitted = {name: prediction for name, prediction in predictions.items() if name in ids}
     empty = {name for name, prediction in submitted.items() if not prediction.patch}
@@ -160,7 +164,8 @@ def write_run_report(
     document |= {f"{name}_ids": sorted(group) for name, group in groups.items()}
     document |= {"unstopped_instances": 0, "unstopped_containers": [], "unremoved_images": [], "schema_version": 2}
     own = rates((verdicts[name] for name in verdicts if name in ids), instances=len(ids))
-    document["xlocal"] = {"label": LABELS[backend], "comparable": backend == "docker", "rates": asdict(own)}
+    document["xlocal"] = {"label": LABELS[backend], "comparable": backend == "docker"}
+    document["xlocal"] |= {"calibrated": calibrated, "rates": asdict(own)}
     models = sorted({prediction.folder for prediction in predictions.values()})
     file = out / f"{models[0]}.{run_id}.json"
     write_text(file, json.dumps(document, indent=4) + "\n")

@@ -9,10 +9,13 @@ from dataclasses import dataclass, fields, replace
 from datetime import UTC, date, datetime, timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from xlocal.swe_pipeline.issue import Issue
 from xlocal.tracer.errors import UsageError
+
+if TYPE_CHECKING:
+    # A row's `setup` is checked while it is read, so that the reader of rows needs this module.
+    from xlocal.swe_pipeline.issue import Issue
 
 Install = Literal["editable", "develop", "overlay", "path"]
 DEFAULT_PYTHON = "3.11"
@@ -81,6 +84,11 @@ def spec_of(issue: Issue) -> Spec:
     if issue.setup:
         spec = replace(spec, **_checked(issue.setup, f"{issue.id}: setup"))
     return spec
+
+
+def check_setup(setup: Mapping[str, Any], where: str) -> None:
+    """Raise UsageError for a key that there is not, naming those there are, and for a value that cannot be."""
+    _checked(setup, where)
 
 
 def revision() -> int:

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from xlocal.swe_pipeline.checkout import Checkout, LocalCheckout, Workplace
 from xlocal.swe_pipeline.grade import TIMEOUT, alone, calibrate, grade
-from xlocal.swe_pipeline.issue import Gold, Issue
+from xlocal.swe_pipeline.issue import GRADING_FIELDS, Gold, Issue
 from xlocal.swe_pipeline.official import official
 from xlocal.swe_pipeline.predictions import Prediction
 from xlocal.swe_pipeline.reports import LABELS, write_instance
@@ -24,6 +24,7 @@ from xlocal.tracer.errors import CheckoutError, UsageError
 
 Backend = Literal["local", "docker"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
+_NAMED = 5  # at most, of the issues that a complaint is about
 _RULE = 2  # of `validate`; raise it when its verdicts come to mean something else
 # A clone, an installation, a disk: what fails once may work the next time.
 FAULTS: tuple[type[BaseException], ...] = (CheckoutError, OSError, MemoryError)
@@ -143,12 +144,16 @@ class ValidateJob:
         return {**facts_of(self.issue), "gold": digest(asdict(self.gold)), "rule": _RULE}
 
     def __call__(self, folder: Path, former: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-        """`gold` and `empty`: whether each resolves here; `official`: whether gold does by all tests; counts of tests.
+        """Raise UsageError without a fail-to-pass test; else tell, as plain JSON, how both patches do.
+
+        `gold` and `empty`: whether each resolves here; `official`: whether gold does by all tests; counts of tests.
 
         A patch resolves here when every fail-to-pass test passes with it, and it breaks no pass-to-pass test that
         passes without it; an empty one breaks none. The counts are of the tests that behave, which say more: some
         fail-to-pass tests of the benchmark failed there for want of a network, and pass here without any patch.
         """
+        if not self.gold.fail_to_pass:
+            raise UsageError(f"{self.issue.id}: there is no fail-to-pass test to judge by (FAIL_TO_PASS is empty)")
         with opened(self.issue, self.workplace, self.backend) as checkout:
             found = calibrate(checkout, self.gold, folder=self.workplace.root / self.issue.id, timeout=self.timeout)
         rules = official()
@@ -254,6 +259,18 @@ class GradeJob:
             verdict, evaluation = grade(checkout, self.gold, prediction, timeout=self.timeout, calibration=calibration)
         write_instance(self.out, self.run_id, prediction, verdict, evaluation, label=LABELS[self.backend])
         return asdict(verdict)
+
+
+def check_gold(gold: Mapping[str, Gold], issues: Iterable[Issue], dataset: str) -> None:
+    """Raise UsageError that names the issues which nothing can grade, before any work is done."""
+    missing = [issue.id for issue in issues if issue.id not in gold]
+    if missing:
+        names = ", ".join(missing[:_NAMED]) + (f" and {len(missing) - _NAMED} more" if len(missing) > _NAMED else "")
+        fields = ", ".join(GRADING_FIELDS)
+        raise UsageError(
+            f"--dataset {dataset}: nothing can grade {names}: no test_patch (grading needs {fields}); choose others by "
+            "--instances"
+        )
 
 
 def gold_of(gold: Mapping[str, Gold], issue: Issue) -> Gold:

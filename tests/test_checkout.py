@@ -32,9 +32,9 @@ from xlocal.swe_pipeline.engines import LocalEngine
 from xlocal.swe_pipeline.environments import find_interpreter, normalized
 from xlocal.swe_pipeline.httpbin import served
 from xlocal.swe_pipeline.issue import Issue
-from xlocal.swe_pipeline.patches import touched_paths
+from xlocal.swe_pipeline.patches import check_paths, touched_paths
 from xlocal.swe_pipeline.steps import PrepareStep
-from xlocal.tracer.errors import CheckoutError, XlocalError
+from xlocal.tracer.errors import CheckoutError, PatchError, XlocalError
 
 HERE = f"{sys.version_info[0]}.{sys.version_info[1]}"
 # Nothing to resolve and nothing to build: needs no network.
@@ -360,6 +360,66 @@ def test_a_patch_applies_whole_or_not_at_all(checkout):
             checkout.apply(patch)
         assert "\n" not in str(caught.value)
         assert checkout.diff() == ""
+
+
+def in_its_own_way(elsewhere: Path) -> list[str]:
+    """Patches of which a dry run, or git's check, says that they apply, while they stop halfway."""
+    link = f"diff --git a/ln b/ln\nnew file mode 120000\n--- /dev/null\n+++ b/ln\n@@ -0,0 +1 @@\n+{elsewhere}\n"
+    link += "\\ No newline at end of file\n"
+    file = "diff --git a/{0} b/{0}\nnew file mode 100644\n--- /dev/null\n+++ b/{0}\n@@ -0,0 +1 @@\n+x = 1\n"
+    return [link + file.format("ln/pwn.py"), file.format("one") + file.format("one/two.py")]
+
+
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_patch_that_is_in_its_own_way_leaves_the_tree_as_it_was(checkout, engine, origin, tmp_path, number):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    patch = in_its_own_way(elsewhere)[number]
+    with DockerCheckout(origin.issue(), engine=engine) as container:
+        for place in (checkout, container):
+            place.apply(HUNK.format(line=3, before="third = 3"))
+            before = place.diff()
+            assert "mended" in before
+            with pytest.raises(
+                CheckoutError, match=r"the patch does not apply: it makes .*, and .* no folder but a file"
+            ):
+                place.apply(patch)
+            assert place.diff() == before
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_what_patch_made_before_it_stopped_is_gone(checkout, engine, origin, tmp_path, monkeypatch):
+    """As before, but nothing looks at the paths first; what git ignores is no exception."""
+    for name in ("checkout", "container"):
+        monkeypatch.setattr(f"xlocal.swe_pipeline.{name}.check_paths", lambda patch: None)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    patch = in_its_own_way(elsewhere)[0]
+    with DockerCheckout(origin.issue(), engine=engine) as container:
+        for place in (checkout, container):
+            place.apply(HUNK.format(line=3, before="third = 3"))
+            before = place.diff()
+            with pytest.raises(
+                CheckoutError, match=r"owner__toy-1: the patch does not apply: .* beyond a symbolic link"
+            ):
+                place.apply(patch)
+            assert place.diff() == before
+    with (checkout.tree / ".git" / "info" / "exclude").open("a") as file:
+        file.write("\nln\n")
+    with pytest.raises(CheckoutError, match="does not apply"):
+        checkout.apply(patch)
+    assert not os.path.lexists(checkout.tree / "ln")
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_a_folder_may_become_a_file():
+    gone = "diff --git a/{0} b/{0}\ndeleted file mode 100644\n--- a/{0}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x = 1\n"
+    plain = "--- a/{0}\n+++ /dev/null\n@@ -1 +0,0 @@\n-x = 1\n"
+    new = "diff --git a/one b/one\nnew file mode 120000\n--- /dev/null\n+++ b/one\n@@ -0,0 +1 @@\n+two\n"
+    for patch in (gone.format("one/a.py") + new, new + plain.format("one/a.py")):
+        check_paths(patch)
+    with pytest.raises(PatchError, match=r"it makes one/b\.py, and one no folder"):
+        check_paths(new + "diff --git a/c.py b/one/b.py\nsimilarity index 100%\nrename from c.py\nrename to one/b.py\n")
 
 
 def test_nothing_is_a_patch_that_changes_nothing(checkout):

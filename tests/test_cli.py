@@ -489,10 +489,19 @@ def test_an_interrupt_ends_the_script_and_leaves_the_former_session_whole(kept, 
     process.send_signal(number)
     status, out, err = ended(process)
     assert (status, out) == (code, "")
-    assert len(err.splitlines()) <= 1
+    assert err in ("", "xlocal: interrupted; the former session in .xlocal/latest is as it was\n")
+    assert bool(err) == (number == signal.SIGINT)
     assert not is_running(script)
     assert sorted(path.name for path in (kept / ".xlocal").iterdir()) == before
     assert Session.load(kept / ".xlocal" / "latest").commands == ("buggy.py", "reference.py")
+
+
+@POSIX
+def test_an_interrupt_of_the_first_trace_tells_of_no_former_session(project):
+    process = start("trace", "buggy.py", waiting_script(project), "--repeat", 1)
+    wait_for(project / "pid")
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "", "xlocal: interrupted\n")
 
 
 @POSIX

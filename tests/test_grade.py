@@ -272,6 +272,31 @@ def test_a_patch_that_does_not_fit_is_a_verdict(bench, gold, swebench, patch, wh
     assert bench.diff() == ""
 
 
+def test_half_a_patch_is_not_graded(dataset, gold, swebench, tmp_path):
+    """A dry run of `patch` passes, since the link is not there yet; a true one would stop behind it."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    patch = (
+        f"diff --git a/ln b/ln\nnew file mode 120000\n--- /dev/null\n+++ b/ln\n@@ -0,0 +1 @@\n+{elsewhere}\n"
+        "\\ No newline at end of file\n"
+        "diff --git a/ln/pwn.py b/ln/pwn.py\nnew file mode 100644\n--- /dev/null\n+++ b/ln/pwn.py\n@@ -0,0 +1 @@\n+x\n"
+    )
+    row_ = json.loads(dataset.read_text())
+    row_["setup"] = {"install": "path", "project": False, "python": "{}.{}".format(*sys.version_info[:2])}
+    dataset.write_text(json.dumps(row_) + "\n")
+    predictions = write(tmp_path, [row(gold.id, model_patch=gold.patch + patch)])
+    places = ("--mirrors", tmp_path / "mirrors", "--root", tmp_path / "root", "--cache", tmp_path / "cache")
+    arguments = ("--dataset", dataset, *places, "--out", tmp_path / "out", "--no-calibrate")
+    result = xlocal("grade", predictions, "--run-id", "r", *arguments)
+    why = "the patch does not apply: it makes ln/pwn.py, and ln no folder but a file or a link"
+    assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"{gold.id}: not resolved: {why}")
+    folder = tmp_path / "out" / "logs" / "run_evaluation" / "r" / "lab__model" / gold.id
+    assert why in (folder / "run_instance.log").read_text()
+    assert not (folder / "report.json").exists()
+    assert git(tmp_path / "root" / gold.id / "repo", "status", "--porcelain") == ""
+    assert list(elsewhere.iterdir()) == []
+
+
 def test_tests_that_do_not_end_are_killed_and_told(bench, gold, swebench):
     endless = diff_of(bench.tree, {"shop/prices.py": CODE + "\n\nwhile True:\n    pass\n"})
     verdict, evaluation = grade(bench, gold, Prediction(gold.id, "m", endless), timeout=3)
@@ -283,7 +308,8 @@ def test_tests_that_do_not_end_are_killed_and_told(bench, gold, swebench):
 
 def test_what_cannot_be_calibrated_is_told_and_not_kept(bench, gold, swebench, tmp_path):
     wrong = dataclasses.replace(gold, patch="nonsense")
-    with pytest.raises(UsageError, match=r"shop__shop-1: cannot be calibrated: with its fix, .*does not apply"):
+    said = r"shop__shop-1: cannot be calibrated: with its fix, the patch does not apply"
+    with pytest.raises(UsageError, match=f"^{said}"):
         calibrate(bench, wrong, folder=tmp_path / "kept")
     assert not (tmp_path / "kept").exists()
 
@@ -519,6 +545,9 @@ def test_a_patch_that_cannot_be_is_a_line_of_grading(dataset, containers, gold, 
     arguments = ("--dataset", dataset, "--root", tmp_path, "--out", tmp_path, "--backend", "docker", "--no-calibrate")
     result = xlocal("grade", predictions, "--run-id", "r", *arguments)
     assert (result.exit_code, result.stderr.splitlines()[-1]) == (0, f"{gold.id}: not resolved: {why}")
+    rates_ = [line.split("  ")[-1].strip() for line in result.stdout.splitlines()[-3:]]
+    assert rates_[1:] == ["not calibrated", "not calibrated"]
+    assert json.loads((tmp_path / "lab__model.r.json").read_text())["xlocal"]["calibrated"] is False
 
 
 def test_a_mirror_that_is_missing_is_told_and_nothing_is_tried_again(dataset, tmp_path):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
+import logging
 import sys
 import types
 from datetime import UTC, datetime
@@ -120,9 +122,12 @@ def test_its_setup_says_how_to_install_it(tmp_path):
     ],
 )
 def test_a_bad_setup_is_refused(tmp_path, setup, complaint):
-    (issue,) = load(tmp_path, {**ROW, "setup": setup}).issues
+    said = refusal(tmp_path, json.dumps(ROW) + "\n" + json.dumps({**ROW, "instance_id": "b", "setup": setup}))
+    assert said.startswith("--dataset FILE: line 2: setup: ")
+    assert complaint in said
+    (issue,) = load(tmp_path, ROW).issues
     with pytest.raises(UsageError, match="owner__name-1: setup: ") as caught:
-        spec_of(issue)
+        spec_of(dataclasses.replace(issue, setup=setup))
     assert complaint in str(caught.value)
 
 
@@ -209,12 +214,21 @@ def test_the_hub_is_asked_by_name_or_alias(monkeypatch):
 
 
 def test_a_hub_that_fails_is_one_line(monkeypatch):
+    library = logging.getLogger("huggingface_hub")
+    monkeypatch.setattr(library, "handlers", [logging.StreamHandler(heard := io.StringIO())])
+    monkeypatch.setattr(library, "level", logging.WARNING)
+    attempts = logging.getLogger("huggingface_hub.utils")
+
     def fail(name, split):
+        attempts.warning("thrown while requesting HEAD; retrying in 1s")
         raise ConnectionError("no route\nto host")
 
     fake_hub(monkeypatch, fail)
     with pytest.raises(UsageError, match="cannot be had from the hub: no route to host"):
         load_dataset("lite")
+    assert heard.getvalue() == ""
+    attempts.warning("told again")
+    assert heard.getvalue() == "told again\n"
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UsageError, match="needs the package datasets"):
         load_dataset("lite")
@@ -236,6 +250,6 @@ def test_instances_come_from_a_list_or_a_file(tmp_path):
     file.write_text("# chosen\na\nb, c\n")
     assert read_instances(str(file)) == ("a", "b", "c")
     file.write_text("# none\n")
-    for empty in (str(file), ","):
+    for empty in (str(file), ",", "", "  "):
         with pytest.raises(UsageError, match="names no instance"):
             read_instances(empty)

@@ -119,7 +119,7 @@ def test_one_that_fails_is_a_line_and_the_exit_code(place, tmp_path):
     done = swe(place, tmp_path / "root", "localize", "--pairs", str(pairs))
     assert done.returncode == 4
     assert "owner__toy-1 needs one buggy*.py and has 0" in done.stdout
-    assert done.stderr.endswith(f"0 of 1 instances are localized in {tmp_path / 'root'}\n")
+    assert done.stderr.endswith(f"0 of 1 instance is localized in {tmp_path / 'root'}\n")
 
 
 def test_localize_does_again_only_what_changed(place, tmp_path):
@@ -204,7 +204,6 @@ def test_localize_puts_the_work_tree_back_first(place, tmp_path):
     [
         ({"base_commit": "f" * 40}, "owner__toy.git: commit ffffffffffffffffffffffffffffffffffffffff is not in it;"),
         ({"setup": {"python": "3.5"}}, "no Python 3.5 here; install one, for example with: uv python install 3.5"),
-        ({"setup": {"pythn": "3.5"}}, "owner__toy-1: setup: unknown key 'pythn'; known: "),
         ({"repo": "owner/none"}, "owner__none.git: no such mirror; make one with: git clone --bare URL "),
     ],
 )
@@ -235,7 +234,9 @@ def test_an_interrupt_ends_a_batch_in_one_line(place, tmp_path):
     process.send_signal(signal.SIGINT)
     out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert said.splitlines()[-1].startswith("xlocal: interrupted")
+    assert (
+        said.splitlines()[-1] == "xlocal: interrupted; what was done is kept, and the same command goes on from there"
+    )
     assert "Traceback" not in said
     assert json.loads((root / "localize" / "run.json").read_text())["state"] == "interrupted"
     assert not (root / "owner__toy-1" / "session").exists()
@@ -299,10 +300,43 @@ def test_every_batch_runs_on_many_machines_or_says_what_that_needs(place, tmp_pa
         (("--instances", "owner__toy-9"), "no instance owner__toy-9 in "),
         (("--dataset", "none.jsonl"), "--dataset none.jsonl: no such file"),
         (("--mirrors", "nowhere"), "Directory 'nowhere' does not exist"),
+        (("--instances", ""), "--instances '': names no instance; leave the option out for all"),
+        (("--dataset", "mistyped.jsonl"), "mistyped.jsonl: line 1: setup: unknown key 'pyton'; known: python, until, "),
     ],
 )
 def test_wrong_usage_is_one_line(place, tmp_path, arguments, complaint):
+    row = json.loads((place / "rows.jsonl").read_text().splitlines()[0])
+    (place / "mistyped.jsonl").write_text(json.dumps({**row, "setup": {"pyton": "3.11"}}) + "\n")
     done = swe(place, tmp_path / "root", "prepare", *arguments)
     assert done.returncode == 2
+    assert not (tmp_path / "root").exists()
     assert done.stdout == ""
     assert complaint in done.stderr.splitlines()[-1]
+
+
+def test_what_nothing_can_grade_is_refused_before_any_work(place, tmp_path):
+    graded = (place / "graded.jsonl").read_text().splitlines()
+    (tmp_path / "mixed.jsonl").write_text(graded[0] + "\n" + (place / "rows.jsonl").read_text().splitlines()[1] + "\n")
+    (tmp_path / "p.jsonl").write_text(
+        json.dumps({"instance_id": "owner__toy-2", "model_name_or_path": "m", "model_patch": "diff"}) + "\n"
+    )
+    data, root = ["--dataset", str(tmp_path / "mixed.jsonl")], tmp_path / "root"
+    for name, more in (("validate", []), ("grade", [str(tmp_path / "p.jsonl"), "--run-id", "r"])):
+        done = swe(place, root, name, *data, *more, *(["--out", str(tmp_path)] if more else []))
+        assert (done.returncode, done.stdout) == (2, "")
+        (line,) = done.stderr.splitlines()
+        assert "mixed.jsonl: nothing can grade owner__toy-2: no test_patch (grading needs patch, test_patch, " in line
+        assert not root.exists()
+        assert not (tmp_path / "logs").exists()
+
+
+def test_without_a_fail_to_pass_test_nothing_is_judged(place, tmp_path):
+    data = ["--dataset", str(place / "graded.jsonl"), "--instances", "owner__toy-1"]
+    done = swe(place, tmp_path / "root", "validate", *data)
+    assert done.returncode == 4
+    line, _, _, mine, _ = done.stdout.splitlines()
+    assert line.split(maxsplit=1) == [
+        "owner__toy-1",
+        "not judged: there is no fail-to-pass test to judge by (FAIL_TO_PASS is empty)",
+    ]
+    assert mine.split() == ["owner/toy", "1", "0", "0", "0", "0"]

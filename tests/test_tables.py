@@ -130,6 +130,11 @@ def test_table_3(tmp_path, capsys):
     (tmp_path / "l.json").write_text("[]")
     assert table3.main([str(tmp_path / "l.json")]) == 2
     assert "is not what experiments/localization.py --out wrote" in capsys.readouterr().err
+    (tmp_path / "l.json").write_text(json.dumps({"ranker": "fused", "instances": [{"id": "a", "suspects": []}]}))
+    assert table3.main([str(tmp_path / "l.json")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "l.json: is what xlocal swe localize wrote: the first suspects of one ranker" in said
+    assert said.endswith("python experiments/localization.py --cases DIR --checkouts ROOT --out FILE")
 
 
 def suspect(name, *, executed=True, calls=(1, 1), deleted=False):
@@ -154,6 +159,10 @@ def test_table_4(tmp_path, capsys):
     assert rows[1:3] == [["the whole repository", "3", "3", "3", "3"], ["buggy run", "2", "2", "2", "2"]]
     assert rows[3][1:] == ["1 (↓50 %)", "1", "1 (↓50 %)", "1 (↓50 %)"]
     assert table4.main(["--root", str(tmp_path / "none")]) == 2
+    (tmp_path / "shop__shop-2" / "session" / table4.COMPARISON).unlink()
+    capsys.readouterr()
+    assert table4.main(["--root", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.endswith("\n\n1 issue.\n")
 
 
 def test_figure_4(shop, capsys):
@@ -213,6 +222,9 @@ def test_phases(tmp_path, capsys):
         ["repair", "40.0", "40.0", "61.5"],
     ]
     assert phases.main([str(tmp_path / "none")]) == 2
+    capsys.readouterr()
+    assert phases.main([str(tmp_path / "i-0")]) == 0
+    assert "\n1 issue, 35.0 s.\n" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -233,6 +245,22 @@ def test_wrong_input_ends_in_one_line(shop, capsys, change, why):
     err = capsys.readouterr().err
     assert why in err
     assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("program", [table1, table2, figure4, figure5, figure6])
+def test_a_name_stands_for_one_method(shop, capsys, program):
+    given = arguments(shop)
+    given[1] = given[1].replace("half=", "right=")
+    assert program.main(given) == 2
+    assert capsys.readouterr() == ("", "right: two methods have this name; give each its own, as in NAME=PATH\n")
+    (shop / "other").mkdir()
+    (shop / "other" / "right.jsonl").write_text((shop / "half.jsonl").read_text())
+    given[:2] = [str(shop / "right.jsonl"), str(shop / "other" / "right.jsonl")]  # named after their files
+    assert program.main(given) == 2
+    assert capsys.readouterr().err.startswith("right: two methods have this name")
+    assert program.main([*arguments(shop), "--report", f"half={shop / 'right.run.json'}"]) == 2
+    assert capsys.readouterr() == ("", "--report half: names two reports of one method\n")
+    assert not (shop / "out").exists()
 
 
 def test_what_was_resolved_must_be_known(shop, capsys):

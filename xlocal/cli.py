@@ -74,9 +74,10 @@ class _Group(click.Group):
         except XlocalError as error:
             _show_traceback(ctx)
             _fail(str(error), error.exit_code)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as error:
             _show_traceback(ctx)
-            _fail("interrupted; a former session is as it was", INTERRUPTED)
+            # A command that knows how things stand raises it again with that.
+            _fail("; ".join(("interrupted", *map(str, error.args))), INTERRUPTED)
         except BrokenPipeError:
             _end_quietly()
         except (click.ClickException, click.exceptions.Exit, click.Abort):
@@ -92,6 +93,28 @@ class _Group(click.Group):
             what = " ".join(f"{type(error).__name__}: {error}".split())[:300]
             line = f"unexpected {what} (this is a bug of xlocal; XLOCAL_DEBUG=1 or xlocal --debug shows where)"
             _fail(line, XlocalError.exit_code)
+
+
+@contextlib.contextmanager
+def _told_what_stays(session: Path) -> Iterator[None]:
+    """Let an interrupt say that the session in a folder is the former one, where there was one and it still is."""
+    from xlocal.session import FILE
+
+    former = _identity(session / FILE)
+    try:
+        yield
+    except KeyboardInterrupt:
+        if former is not None and _identity(session / FILE) == former:
+            raise KeyboardInterrupt(f"the former session in {session} is as it was") from None
+        raise
+
+
+def _identity(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -323,7 +346,7 @@ def trace(
         values=not no_values,
         issue=text,
     )
-    with _progress(quiet=quiet) as progress:
+    with _told_what_stays(settings.session), _progress(quiet=quiet) as progress:
         how: dict[str, Any] = {
             "session": settings.session,
             "ranker": settings.ranker,

@@ -137,7 +137,8 @@ class _Printed:
         """Say how many are `what`, and end with the exit code for that."""
         self._out.close()
         failed = sum(row["error"] is not None for row in self.rows.values())
-        click.echo(f"{len(issues) - failed} of {len(issues)} instances are {what} in {root}", err=True)
+        are = "instance is" if len(issues) == 1 else "instances are"
+        click.echo(f"{len(issues) - failed} of {len(issues)} {are} {what} in {root}", err=True)
         sys.exit(FAILED if failed else 0)
 
 

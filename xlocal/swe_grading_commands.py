@@ -59,10 +59,11 @@ def validate(timeout: float, backend: Any, *, as_json: bool, **given: Any) -> No
     ROOT/INSTANCE/calibration.json and not made again. Exits with 0 when all is so, with 1 when a patch does otherwise,
     and with 4 when an instance could not be judged.
     """
-    from xlocal.swe_pipeline.steps import PrepareStep, ValidateStep
+    from xlocal.swe_pipeline.steps import PrepareStep, ValidateStep, check_gold
 
     there, way = Where.taken(given), How.taken(given)
     dataset, issues = there.chosen()
+    check_gold(dataset.gold, issues, dataset.name)
     workplace = there.workplace()
     steps: list[Step] = [ValidateStep(workplace, dataset.gold, timeout=timeout, backend=backend)]
     if backend == "local":
@@ -77,16 +78,16 @@ def validate(timeout: float, backend: Any, *, as_json: bool, **given: Any) -> No
         )
     else:
         for row in rows:
-            click.echo(f"{row.instance:34} {_validity(row.result, errors.get(row.instance, ''))}")
+            click.echo(f"{row.instance:34} {_validity(row.instance, row.result, errors.get(row.instance, ''))}")
         click.echo(_validity_table(issues, rows), nl=False)
     if any(row.result is None for row in rows):
         sys.exit(FAILED)
     sys.exit(0 if all(row.result and row.result["gold"] and not row.result["empty"] for row in rows) else UNRESOLVED)
 
 
-def _validity(result: Mapping[str, Any] | None, error: str) -> str:
+def _validity(name: str, result: Mapping[str, Any] | None, error: str) -> str:
     if result is None:
-        return f"not judged: {error}"
+        return f"not judged: {error.removeprefix(f'{name}: ')}"
     gold = "gold resolves" if result["gold"] else "GOLD DOES NOT RESOLVE"
     empty = "EMPTY RESOLVES" if result["empty"] else "empty does not"
     counts = "fail-to-pass {}/{}, pass-to-pass {}/{}".format(*result["fail_to_pass"], *result["pass_to_pass"])
@@ -154,7 +155,7 @@ def grade(
     from xlocal.swe_pipeline.grade import LOGS
     from xlocal.swe_pipeline.predictions import load_predictions
     from xlocal.swe_pipeline.reports import check_run_id, write_run_report
-    from xlocal.swe_pipeline.steps import GradeStep
+    from xlocal.swe_pipeline.steps import GradeStep, check_gold
 
     check_run_id(run_id)
     found = load_predictions(predictions)
@@ -173,11 +174,14 @@ def grade(
         backend=backend,
     )
     graded = [issue for issue in issues if issue.id in found]
+    check_gold(dataset.gold, graded, dataset.name)
     told = there.told(timeout=timeout, backend=backend, calibrated=calibrated, predictions=predictions)
     folder = out / LOGS / run_id / first.folder
     outcomes = way.run(graded, [step], folder=folder, arguments=told) if graded else ()
     verdicts = _verdicts(outcomes)
-    report = write_run_report(out, run_id, found, verdicts, instances=[issue.id for issue in issues], backend=backend)
+    report = write_run_report(
+        out, run_id, found, verdicts, instances=[issue.id for issue in issues], backend=backend, calibrated=calibrated
+    )
     _print_report(report, as_json)
     for name, verdict in verdicts.items():
         if verdict.patch_exists and verdict.problem:
@@ -220,13 +224,16 @@ def _print_report(file: Path, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"report": str(file), **document}))
         return
-    own = document.get("xlocal")
+    own = document.get("xlocal") or {}
     click.echo(f"{file}" + (f"  ({own['label']})" if own else ""))
     for name in ("submitted", "completed", "resolved", "unresolved", "empty_patch", "error"):
         if f"{name}_instances" in document:
             click.echo(f"  {name.replace('_', ' '):12} {document[f'{name}_instances']:>4}")
     click.echo(f"  {'of':12} {document['total_instances']:>4}")
-    for name, rate in (own or {}).get("rates", {}).items():
+    for name, rate in own.get("rates", {}).items():
+        if name != "official" and not own.get("calibrated", True):
+            click.echo(f"  {_RATES[name]:62} not calibrated")
+            continue
         percent = f"({100 * rate['resolved'] / rate['n']:.1f} %)" if rate["n"] else ""
         click.echo(f"  {_RATES[name]:62} {rate['resolved']:>4} of {rate['n']:>4} {percent}")
 

@@ -120,7 +120,7 @@ class Where:
         from xlocal.swe_pipeline.issue import load_dataset, read_instances
 
         data = load_dataset(self.dataset)
-        return data, data.select(read_instances(self.instances or default))
+        return data, data.select(read_instances(default if self.instances is None else self.instances))
 
     def workplace(self) -> Workplace:
         """Where checkouts are; absolute, since the workers of a cluster stand in folders of their own."""
@@ -172,16 +172,20 @@ class How:
                 tell(outcome)
                 told(outcome)
 
-            return run_batch(
-                issues,
-                steps,
-                folder=folder.absolute(),
-                engine=engine,
-                options=Options(retries=self.retries, again=self.again),
-                arguments=arguments,
-                told=tell_both,
-                progress=progress,
-            )
+            try:
+                return run_batch(
+                    issues,
+                    steps,
+                    folder=folder.absolute(),
+                    engine=engine,
+                    options=Options(retries=self.retries, again=self.again),
+                    arguments=arguments,
+                    told=tell_both,
+                    progress=progress,
+                )
+            except KeyboardInterrupt:
+                # The last line on stderr tells how to go on.
+                raise KeyboardInterrupt("what was done is kept, and the same command goes on from there") from None
 
     def _engine(self) -> Engine:
         if self.engine_name == "ray":

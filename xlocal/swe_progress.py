@@ -51,7 +51,9 @@ def table(board: Board) -> Table:
     """The board as a table: a row for each step, and below it the jobs that run longest."""
     ended = sum(board.counts[board.steps[-1]].values())
     money = f", ${board.dollars:.2f}" if board.dollars else ""
-    title = f"{ended} of {board.instances} instances, {_duration(board.seconds)}{money}"
+    title = (
+        f"{ended} of {board.instances} instance{'s' if board.instances != 1 else ''}, {_duration(board.seconds)}{money}"
+    )
     shape = Table(title=title, title_justify="left")
     shape.add_column("step")
     for name in ("waiting", "running", *_STATUSES):
