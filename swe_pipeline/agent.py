@@ -79,7 +79,6 @@ class Assistant:
         self._last_state: str | None = None
         self._conversations: dict[str, int] = {}
         self.temperature_refused = False
-        self.steps = 0
         trajectory.on_live = self._restore
         trajectory.on_served = self._served
 
@@ -145,7 +144,7 @@ class Assistant:
             self._progress(
                 Progress(
                     phase=self.trajectory.phase,
-                    step=self.steps,
+                    step=self.trajectory.upcoming,
                     tokens=spent.tokens,
                     spent=spent.dollars,
                     dollars_left=self.meter.dollars_left(),
@@ -194,8 +193,8 @@ class Assistant:
                 # A loop of its own, with a client of its own: a check may hold another conversation meanwhile.
                 return asyncio.run(_run(agent, model, task.prompt, conversation.name))
             except UnexpectedModelBehavior as error:
-                last = f"; what it last handed in was sent back: {rejected}" if rejected else ""
-                reason = redact(" ".join(f"{error}{last}".split())[:400], self.hidden)
+                last = f"what it last handed in was sent back: {rejected}" if rejected else conversation.last()
+                reason = redact(" ".join(last.split())[:400], self.hidden)
                 self.trajectory.note("gave-up", {"conversation": conversation.name}, reason)
                 raise GaveUp(f"{task.phase}: the model gave no usable answer ({reason})") from error
 

@@ -79,6 +79,7 @@ class Conversation:
         self._compacted = context.Cut()
         self._sent: tuple[context.Cut, int, int] | None = None  # how it was cut, bytes sent, tokens they were
         self._calls: list[str] = []
+        self._said: ModelResponse | None = None
 
     def metered(self, model: Model) -> Model:
         """The model with every request passing through `request`."""
@@ -111,13 +112,13 @@ class Conversation:
         for _ in range(self._unanswered):
             assistant.meter.count_action(self.name)  # did not parse, or was mere talk
         assistant.meter.check_actions(self.name, task.actions)
-        assistant.steps += 1
         self._turn += 1
         fixed = context.request_bytes([], parameters) + context.instructions_bytes(messages)
         sent = self._fit(messages, fixed)
         asked = {"conversation": self.name, "turn": self._turn, "digest": _texts_digest(sent)}
 
         async def live(extra: Effect) -> Any:
+            self._note_rejected(messages)
             assistant.show(f"asking {assistant.name.name} (turn {self._turn})")
             response = await self._call(model, messages, settings, parameters, extra)
             return ModelMessagesTypeAdapter.dump_python([response], mode="json")[0]
@@ -126,12 +127,33 @@ class Conversation:
         (response,) = ModelMessagesTypeAdapter.validate_python([row])
         if response.kind != "response":
             raise AgentError(f"{assistant.trajectory.file}: a recorded answer is not an answer")
+        self._said = response
         submits = [part for part in response.parts if part.part_kind == "tool-call" and part.tool_name == task.submit]
         calls = sum(part.part_kind == "tool-call" for part in response.parts)
         self._unanswered = max(calls, 1) - len(submits)
         for _ in submits:
             assistant.meter.count_action(self.name)
         return response
+
+    def _note_rejected(self, messages: Sequence[ModelMessage]) -> None:
+        """Tell what of the last answer was sent back (an unknown tool, wrong arguments, a bad answer), and why."""
+        for part in messages[-1].parts:
+            # A prompt after the first one answers mere talk.
+            talk = self._turn > 1 and part.part_kind in ("user-prompt", "retry-feedback")
+            if talk or getattr(part, "outcome", None) == "retried":
+                request = {"conversation": self.name, "turn": self._turn - 1, "tool": getattr(part, "tool_name", None)}
+                content = getattr(part, "content", "")
+                text = content if isinstance(content, str) else json.dumps(content, default=str)
+                self._assistant.trajectory.note("sent-back", request, text)
+
+    def last(self) -> str:
+        """How the model ended a conversation that came to nothing, in its own words where it used any."""
+        parts = self._said.parts if self._said is not None else ()
+        said = " ".join(str(part.content) for part in parts if part.part_kind == "text").strip()
+        if said:
+            return f'it said: "{said[:300]}"'
+        calls = [part for part in parts if part.part_kind == "tool-call"]
+        return f"its last call does not fit: {calls[-1].tool_name} {calls[-1].args}" if calls else "it said nothing"
 
     def _fit(self, messages: list[ModelMessage], fixed: int) -> list[ModelMessage]:
         assistant = self._assistant
@@ -168,22 +190,22 @@ class Conversation:
             try:
                 response = await model.request(sent, self._settings(settings, permit), parameters)
             except ModelContextWindowExceededError as error:
-                self._failed(permit, error, extra, attempt, billed=False)
+                self._failed(permit, error, attempt, billed=False)
                 self._shrink_window(size, fixed, error)
             except ModelAPIError as error:
-                self._failed(permit, error, extra, attempt, billed=_may_be_billed(error))
+                self._failed(permit, error, attempt, billed=_may_be_billed(error))
                 failure = _reason(error, self._assistant)
                 if self._drops_temperature(error):
                     continue
                 await self._wait(error, attempt)
             except UnexpectedModelBehavior as error:
                 # An answer came, and was billed, but it cannot be read.
-                self._failed(permit, error, extra, attempt, billed=True)
+                self._failed(permit, error, attempt, billed=True)
                 failure = _reason(error, self._assistant)
                 await self._wait(error, attempt)
             except BaseException as error:
                 # Interrupted: it may be billed, and what is set aside for it must not keep others waiting.
-                self._failed(permit, error, extra, attempt, billed=True)
+                self._failed(permit, error, attempt, billed=True)
                 raise
             else:
                 self._count(response, permit, size, extra)
@@ -235,7 +257,7 @@ class Conversation:
                 "prompts silently. Give it a longer context (Ollama: OLLAMA_CONTEXT_LENGTH; llama.cpp: --ctx-size)"
             )
 
-    def _failed(self, permit: Permit, error: BaseException, extra: Effect, attempt: int, *, billed: bool) -> None:
+    def _failed(self, permit: Permit, error: BaseException, attempt: int, *, billed: bool) -> None:
         used = Used(failed=True, dollars=None if permit.bound_dollars is None else Decimal(0))
         if billed:
             used = Used(
@@ -248,7 +270,7 @@ class Conversation:
         self._assistant.meter.settle(permit, used)
         text = redact(f"{type(error).__name__}: {' '.join(str(error).split())[:500]}", self._assistant.hidden)
         request = {"conversation": self.name, "turn": self._turn, "attempt": attempt}
-        extra.notes.append(("failed", request, text, used.as_json()))
+        self._assistant.trajectory.note("failed", request, text, used=used.as_json())
 
     def _shrink_window(self, size: int, fixed: int, error: Exception) -> None:
         """The window is shorter than we were told: half of what did not fit."""

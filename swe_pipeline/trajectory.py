@@ -10,7 +10,7 @@ import re
 import shutil
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,6 @@ class Effect:
 
     used: Mapping[str, Any] | None = None
     state: str | None = None
-    notes: list[tuple[str, Mapping[str, Any], Any, Mapping[str, Any] | None]] = field(default_factory=list)
 
 
 class Trajectory:
@@ -175,12 +174,7 @@ class Trajectory:
             return served.result
         self._go_live()
         started, extra = time.monotonic(), Effect()
-        try:
-            result = live(extra)
-        except BaseException:
-            # What was used up before the failure was used up.
-            self._write_notes(extra)
-            raise
+        result = live(extra)
         return self._keep(kind, request, result, extra, started)
 
     async def async_effect(
@@ -192,17 +186,23 @@ class Trajectory:
             return served.result
         self._go_live()
         started, extra = time.monotonic(), Effect()
-        try:
-            result = await live(extra)
-        except BaseException:
-            self._write_notes(extra)
-            raise
+        result = await live(extra)
         return self._keep(kind, request, result, extra, started)
 
-    def note(self, kind: str, request: Mapping[str, Any], result: Any = None) -> None:
-        """Tell something that is not a step; not repeated while a record is followed."""
+    def note(
+        self, kind: str, request: Mapping[str, Any], result: Any = None, *, used: Mapping[str, Any] | None = None
+    ) -> None:
+        """Tell something that is asked for by no later run; not repeated while a record is followed.
+
+        Within a step it is written at once, so that what was `used` up is known whatever becomes of the step.
+        """
         if self._live:
-            self._append(kind, request, result, Effect(), 0.0)
+            self._append(kind, request, result, Effect(used=used), 0.0)
+
+    @property
+    def upcoming(self) -> int:
+        """The number of the line that is written next."""
+        return self._number + 1
 
     @property
     def live(self) -> bool:
@@ -248,15 +248,9 @@ class Trajectory:
                 self.on_live(self._last_state)
 
     def _keep(self, kind: str, request: Mapping[str, Any], result: Any, extra: Effect, started: float) -> Any:
-        self._write_notes(extra)
         self._append(kind, request, result, extra, time.monotonic() - started)
         self._compare(kind, request, result)
         return result
-
-    def _write_notes(self, extra: Effect) -> None:
-        for kind, request, result, used in extra.notes:
-            self._append(kind, request, result, Effect(used=used), 0.0)
-        extra.notes.clear()
 
     def _append(self, kind: str, request: Mapping[str, Any], result: Any, extra: Effect, seconds: float) -> None:
         if self._before_first is not None:

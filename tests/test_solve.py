@@ -114,13 +114,43 @@ def test_malformed_calls_are_told_and_counted(shop):
     # Four that do not parse, two views, a word, a submission that does not parse, an edit, a submission.
     repairing = 4 + 2 + 1 + 1 + 2
     assert solution.spent.actions == len(REPRODUCE) + 1 + repairing
+    back = [step for step in read_trajectory(shop.run / FILE).steps if step.kind == "sent-back"]
+    assert [step.request["tool"] for step in back] == ["no_such_tool", "view", "view", "edit", None, "submit_patch"]
+    assert [step.request["turn"] for step in back] == [1, 2, 3, 4, 6, 7]
+    assert "no_such_tool" in back[0].result
+    assert "path" in back[1].result
+    shown = CliRunner().invoke(cli, ["trajectory", "show", str(shop.run), "--phase", "repair"]).stdout
+    assert "repair: sent-back: repair-1, turn 1, tool no_such_tool" in shown
 
 
 @needs_sandbox
 def test_a_refusal_ends_the_repair_and_is_told(shop):
     solution = shop.solve(shop.model(repair=[{"text": "I cannot help with that.", "repeat": True}]), **LOCALIZED)
-    assert solution.ended.startswith("gave up: repair: the model gave no usable answer")
-    assert solution.diff == ""
+    said = 'gave up: repair: the model gave no usable answer (it said: "I cannot help with that.")'
+    assert (solution.ended, solution.diff) == (said, "")
+    assert "retries" not in (shop.run / FILE).read_text()
+
+
+@needs_sandbox
+def test_calls_that_never_fit_end_the_repair_and_are_told(shop):
+    solution = shop.solve(shop.model(repair=[{**call("view", way="up"), "repeat": True}]), **LOCALIZED)
+    assert solution.ended.startswith(
+        "gave up: repair: the model gave no usable answer (its last call does not fit: view"
+    )
+
+
+@needs_sandbox
+def test_progress_counts_steps_as_the_trajectory_does(shop):
+    seen = []
+    noise = [call("no_such_tool", x=1), RIGHT, SUBMIT]
+    shop.solve(shop.model(repair=noise), progress=seen.append, **LOCALIZED)
+    steps = {step.number: step for step in read_trajectory(shop.run / FILE).steps}
+    for progress in seen:
+        step = steps[progress.step]
+        kinds = ("model",) if progress.doing.startswith("asking") else ("tool", "run", "locate")
+        assert step.kind in kinds, (progress, step)
+        assert step.phase == progress.phase
+    assert len(seen) > 10
 
 
 @needs_sandbox

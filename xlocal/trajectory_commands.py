@@ -114,6 +114,9 @@ def _asked(step: Step) -> str:
         return f"{request['conversation']}, turn {request['turn']}"
     if step.kind == "tool":
         return str(request["tool"])
+    if step.kind == "sent-back":
+        tool = f", tool {request['tool']}" if request["tool"] else ""
+        return f"{request['conversation']}, turn {request['turn']}{tool}"
     if step.kind == "failed":
         return f"{request['conversation']}, turn {request['turn']}, attempt {request['attempt']}"
     about = {key: value for key, value in request.items() if key != "text"}
