@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import http
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from xlocal.swe_pipeline import context
 from xlocal.swe_pipeline.limits import LEAST_OUTPUT, MOST_OUTPUT, LimitReached, Permit, Used
-from xlocal.swe_pipeline.models import redact
+from xlocal.swe_pipeline.models import ModelName, key_variable, redact
 from xlocal.swe_pipeline.trajectory import Effect, digest
 from xlocal.swe_pipeline.workspace import ToolError
 from xlocal.tracer.errors import AgentError
@@ -199,6 +200,12 @@ class Conversation:
                     continue
                 await self._wait(error, attempt)
             except UnexpectedModelBehavior as error:
+                if _is_no_api(error):
+                    self._failed(permit, error, attempt, billed=False)
+                    raise AgentError(
+                        f"--model {self._assistant.name.text}: this URL does not speak the API: it answers with a "
+                        "page, not with JSON. Such a URL often ends in /v1; see docs/agents.md"
+                    ) from error
                 # An answer came, and was billed, but it cannot be read.
                 self._failed(permit, error, attempt, billed=True)
                 failure = _reason(error, self._assistant)
@@ -359,8 +366,20 @@ def _may_be_billed(error: Exception) -> bool:
     return isinstance(error, ModelTimeoutError | ModelConnectionError)
 
 
+def _is_no_api(error: Exception) -> bool:
+    """Whether an answer is no JSON at all, but a page or other text: some other server, which bills nothing."""
+    text = f"{error} {getattr(error, 'body', None) or ''}".lower()
+    return "<html" in text or "<!doctype" in text or "expected json data" in text
+
+
 def _reason(error: Exception, assistant: Assistant) -> str:
-    """What the provider said, with the error of the system below it where that says more."""
+    """What the provider said and what to look at, with the error of the system below it where that says more."""
+    status = getattr(error, "status_code", None)
+    if isinstance(status, int):
+        phrase = f" ({http.HTTPStatus(status).phrase})" if status in set(http.HTTPStatus) else ""
+        message = " ".join(_message(getattr(error, "body", None)).split())[:300]
+        said = f"the server answers {status}{phrase}{': ' if message else ''}{message}"
+        return redact(said + _advice(status, assistant.name), assistant.hidden)
     said, deepest = str(error), ""
     cause: BaseException | None = error
     while cause is not None:
@@ -368,6 +387,24 @@ def _reason(error: Exception, assistant: Assistant) -> str:
         cause = cause.__cause__ or cause.__context__
     more = f": {deepest}" if deepest not in said else ""
     return redact(" ".join(f"{said.rstrip('.')}{more}".split())[:300], assistant.hidden)
+
+
+def _message(body: object) -> str:
+    """The words of an error's body, which providers wrap in different ways."""
+    while isinstance(body, Mapping):
+        body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), None) or json.dumps(body)
+    return "" if body is None else str(body)
+
+
+def _advice(status: int, name: ModelName) -> str:
+    if status in (401, 403):
+        variable = key_variable(name)
+        return f"; check the key in {variable}" if variable else "; check the key of that provider"
+    if status == 404:
+        return "; check the name of the model" + (" and the URL" if name.url else "")
+    if status == 429:
+        return "; too much was asked of it, or the account is used up: wait, or look at the account"
+    return ""
 
 
 def _first(arguments: Mapping[str, Any]) -> str:

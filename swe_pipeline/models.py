@@ -55,6 +55,11 @@ def parse_model(text: str) -> ModelName:
     return ModelName(text.strip(), kind, rest)
 
 
+def key_variable(model: ModelName) -> str | None:
+    """The environment variable of a model's key, where it is known."""
+    return OWN_KEY if model.url is not None else _KEYS.get(model.kind)
+
+
 def _without_login(text: str) -> str:
     return re.sub(r"//[^/@]*@", "//...@", text)
 

@@ -124,12 +124,14 @@ def solve(  # noqa: PLR0913 - one issue, where it is kept, and what it may use
     step: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     say: Callable[[str], None] = lambda text: None,
+    failed: Callable[[Solution], None] = lambda solution: None,
 ) -> Solution:
     """Solve the issue of a prepared, confined checkout; everything is kept in `folder`, step by step.
 
     With `resume`, the run in `folder` goes on from its end, or from `step`: what is recorded is neither done nor billed
     again. A limit ends the run and is told in `ended`; the best patch so far is kept. Raises AgentError when the model
-    cannot be used, UsageError for options that contradict each other or the record.
+    cannot be used, after `failed` heard of what there is by then, UsageError for options that contradict each other or
+    the record.
     """
     name = parse_model(options.model)
     header = _header(checkout, options)
@@ -150,6 +152,7 @@ def solve(  # noqa: PLR0913 - one issue, where it is kept, and what it may use
             recorded=recorded,
             regression=regression,
             progress=progress,
+            failed=failed,
         )
 
 
@@ -237,6 +240,7 @@ def _run(  # noqa: PLR0913 - the parts of a run, put together here
     regression: Regression | None,
     progress: Callable[[Progress], None] | None,
     opener: Callable[[], Any] | None = None,
+    failed: Callable[[Solution], None] = lambda solution: None,
 ) -> Solution:
     index = trajectory.folder / "index"
     remove_index(index)
@@ -260,8 +264,11 @@ def _run(  # noqa: PLR0913 - the parts of a run, put together here
     except LimitReached as reached:
         ended = f"limit: {reached}"
     except XlocalError as error:
-        _save(trajectory.folder, work.solution(f"error: {error}"))
-        trajectory.note("end", {}, f"error: {error}")
+        solution = work.solution(f"error: {error}")
+        trajectory.note("end", {"spent": solution.spent.as_json()}, solution.ended)
+        _save(trajectory.folder, solution)
+        if isinstance(error, AgentError):
+            failed(solution)
         raise
     solution = work.solution(ended)
     trajectory.note("end", {"spent": solution.spent.as_json()}, ended)

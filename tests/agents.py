@@ -167,9 +167,10 @@ def model_server(respond: Respond) -> Iterator[tuple[str, list[dict[str, Any]]]]
             self._send(status, answer)
 
         def _send(self, status: int, answer: Any) -> None:
-            data = json.dumps(answer).encode()
+            page = isinstance(answer, str)
+            data = answer.encode() if page else json.dumps(answer).encode()
             self.send_response(status)
-            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Type", "text/html" if page else "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):

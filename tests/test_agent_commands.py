@@ -13,7 +13,20 @@ import pytest
 
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
-from agents import BUGGY, GOOD, ISSUE, REFERENCE, REPRODUCE, call, git, make_repository, needs_sandbox, write_script
+from agents import (
+    BUGGY,
+    GOOD,
+    ISSUE,
+    REFERENCE,
+    REPRODUCE,
+    call,
+    completion,
+    git,
+    make_repository,
+    model_server,
+    needs_sandbox,
+    write_script,
+)
 from click.testing import CliRunner
 from xlocal.swe_pipeline.github import fetch_issue
 from xlocal.tracer.errors import UsageError
@@ -145,6 +158,7 @@ GIVEN = ("--model", "scripted:MODEL")
         (("ISSUE", *GIVEN, "--ranker", "spectrum"), "'spectrum' is not one of"),
         (GIVEN, "name the ISSUE"),
         (("nowhere.md", *GIVEN), "ISSUE nowhere.md: cannot be read: No such file"),
+        (("BINARY", *GIVEN), "binary.py: is not UTF-8 text"),
         (("-", *GIVEN), "ISSUE standard input: holds no text"),
         (("https://github.com/pallets/flask", *GIVEN), "is not the address of a GitHub issue"),
     ],
@@ -208,6 +222,57 @@ def test_a_server_that_is_not_there_costs_nothing_and_is_told_at_once(project):
     assert "ended: limit: the time limit of 4 s is reached (no answer from the model: Connection error" in done.stderr
     assert "cost: $0.0000, 0 tokens in" in done.stderr
     assert f"`xlocal fix --resume --run {project / 'run'}` goes on" in done.stderr
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (
+            401,
+            {"error": {"message": "bad key"}},
+            "answers 401 (Unauthorized): bad key; check the key in XLOCAL_API_KEY",
+        ),
+        (404, {"detail": "no m"}, "answers 404 (Not Found): no m; check the name of the model and the URL"),
+        (
+            429,
+            {"error": {"message": "slow down"}},
+            "no answer in 5 attempts: the server answers 429 (Too Many Requests)",
+        ),
+        (200, "<!DOCTYPE html><html><body>Welcome</body></html>", "this URL does not speak the API"),
+        (200, "it works", "this URL does not speak the API"),
+    ],
+)
+def test_a_provider_that_fails_is_told_in_one_line_with_the_cost_and_how_to_go_on(
+    project, monkeypatch, status, body, said
+):
+    async def sleep(_seconds):
+        return None
+
+    monkeypatch.setattr("xlocal.swe_pipeline.conversation.asyncio.sleep", sleep)
+    with model_server(lambda number, request: (status, body)) as (url, seen):
+        (project / "prices.toml").write_text(f'["{url}#m"]\ninput = 3\noutput = 15\n')
+        model = ("--model", f"{url}#m", "--prices", project / "prices.toml")
+        done = run_cli("fix", project / "issue.md", *model, "--run", project / "run")
+        assert len(seen) == (5 if status == 429 else 1)
+    assert (done.exit_code, done.stdout) == (4, "")
+    cost, hint, error = done.stderr.splitlines()[-3:]
+    assert cost.startswith("cost: $0.0000, 0 tokens in")
+    assert hint == f"next: `xlocal fix --resume --run {project / 'run'}` goes on when the cause is mended"
+    assert error.startswith("xlocal: --model http://")
+    assert said in error
+    assert "{" not in error
+
+
+@needs_sandbox
+def test_estimated_costs_are_marked(project):
+    turns = [*GOOD["reproduce"], *GOOD["judge"]]
+    with model_server(lambda n, request: (200, completion(turns[n - 1], usage=None))) as (url, _):
+        (project / "prices.toml").write_text(f'["{url}#m"]\ninput = 3\noutput = 15\n')
+        model = ("--model", f"{url}#m", "--prices", project / "prices.toml")
+        done = run_cli("reproduce", project / "issue.md", *model, "--run", project / "run")
+    assert done.exit_code == 0, done.stderr
+    assert "(estimated: 5 calls told no counts, the most they can have used is counted), " in done.stderr
 
 
 @needs_sandbox

@@ -170,6 +170,12 @@ def _work(
         copy, folder = _copied(statement or "", repo or Path(), folder, python=python, kept=kept)
         checkout = confined(copy, unsafe_local, chosen.encoder)
     say(f"the run is kept in {folder}")
+    kept_in = folder
+
+    def told_failed(solution: Solution) -> None:
+        _tell_cost(solution, kept_in)
+        say(f"next: `{resume_command(kept_in)}` goes on when the cause is mended")
+
     with shown() as progress:
         solution = solve(
             checkout,
@@ -180,6 +186,7 @@ def _work(
             step=step,
             progress=progress,
             say=say,
+            failed=told_failed,
         )
     return solution, folder
 
@@ -296,8 +303,11 @@ def _statement(issue: str) -> str:
     if is_issue_address(issue):
         return fetch_issue(issue)
     text, doubts = read_issue(issue, option="ISSUE")
+    name = "standard input" if issue == "-" else issue
+    if any(doubt.slug == "issue-encoding" for doubt in doubts):
+        # Worth a warning where nothing is paid for, as by `xlocal rank`.
+        raise UsageError(f"ISSUE {name}: is not UTF-8 text; save it as UTF-8, or name the right file")
     if text is None:
-        name = "standard input" if issue == "-" else issue
         raise UsageError(f"ISSUE {name}: holds no text; describe the bug")
     for doubt in doubts:
         say(f"warning: {doubt.text}")
@@ -306,9 +316,6 @@ def _statement(issue: str) -> str:
 
 def _tell(solution: Solution, folder: Path) -> None:
     """The verdict and the cost, for people."""
-    from xlocal.swe_pipeline.limits import money
-
-    spent = solution.spent
     found = solution.reproduction
     if found is not None and found.why_not:
         say(f"localized without comparing runs: {found.why_not}")
@@ -333,9 +340,19 @@ def _tell(solution: Solution, folder: Path) -> None:
     say(f"ended: {solution.ended}")
     if not solution.green and not (found is not None and solution.ended == "reproduced"):
         say(_advice(solution, folder))
+    _tell_cost(solution, folder)
+
+
+def _tell_cost(solution: Solution, folder: Path) -> None:
+    from xlocal.swe_pipeline.limits import money
+
+    spent = solution.spent
     cached = f", {spent.cached_tokens} of them cached" if spent.cached_tokens else ""
     failed = f" and {spent.failed_calls} failed" if spent.failed_calls else ""
     price = "of unknown price" if spent.dollars is None else f"${money(spent.dollars)}"
+    if spent.estimated:
+        what = "1 call told" if spent.estimated == 1 else f"{spent.estimated} calls told"
+        price += f" (estimated: {what} no counts, the most they can have used is counted)"
     say(
         f"cost: {price}, {spent.input_tokens} tokens in{cached}, {spent.output_tokens} out, "
         f"{spent.calls} calls{failed}, {spent.actions} actions, {spent.seconds:.0f} s; all steps are in {folder}"
