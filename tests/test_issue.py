@@ -92,6 +92,12 @@ def test_every_version_of_the_benchmark_has_its_facts(shared_data):
             assert spec.releases(issue.created)
 
 
+@pytest.mark.parametrize(("version", "extra"), [("2.13", "testutil"), ("2.14", "testutils"), ("2.15", "testutils")])
+def test_pylints_extra_for_tests_has_the_name_of_its_version(version, extra):
+    found = spec_of(Issue("a", "pylint-dev/pylint", "abcdef0", "text", version=version))
+    assert (found.extras, found.python, bool(found.until)) == ((extra,), "3.9", True)
+
+
 def test_one_hand_written_issue_needs_four_fields(tmp_path):
     file = tmp_path / "issue.json"
     wanted = ("instance_id", "repo", "base_commit", "problem_statement")
