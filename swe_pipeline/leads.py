@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, Field
-from xlocal.ranking.evidence import Suspect
-from xlocal.ranking.rank import Context, get_ranker
+from xlocal.ranking.evidence import Evidence, Suspect
+from xlocal.ranking.rank import EVIDENCE_SHARE, Context, evidence_scores, get_ranker
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import read_issue
 from xlocal.swe_pipeline.agent import Assistant, GaveUp, as_data, prompt
@@ -23,6 +23,8 @@ from xlocal.tracer.calltree import Function
 
 KEPT = 60  # suspects taken from a comparison
 SHORTLIST = 60  # functions that a model chooses from
+NAMED = Evidence("named-by-agent", 1.0, "named by the agent that reproduced the issue")
+_IN_TEXT = frozenset({"named-in-issue"})  # counts in the text's share of the fused score
 _TRACE_SECONDS = 900.0
 _STRUCTURAL = (
     "deleted",
@@ -37,13 +39,18 @@ _STRUCTURAL = (
 
 @dataclass(frozen=True, slots=True)
 class Lead:
-    """A function to look at, and why; `line`..`end_line` is 1-based."""
+    """A function to look at, and why; `line`..`end_line` is 1-based.
+
+    `score` is that of the ranker `fused`, which rests on `evidence`; None for other orders.
+    """
 
     path: str
     qualname: str
     line: int
     end_line: int
     reasons: tuple[str, ...]
+    score: float | None = None
+    evidence: tuple[Evidence, ...] = ()
 
     @property
     def name(self) -> str:
@@ -101,7 +108,7 @@ def compare_runs(
     )
     if "error" in document:
         return str(document["error"])
-    return _leads(document)
+    return _leads(document, scored=ranker == "fused")
 
 
 def _trace(
@@ -145,7 +152,11 @@ def _slim(document: Any) -> dict[str, Any]:
                 "qualname": str(function["qualname"]),
                 "line": int(function["line"]),
                 "end_line": int(function["end_line"]),
-                "evidence": [{"kind": str(e["kind"]), "detail": str(e["detail"])[:300]} for e in row["evidence"]][:6],
+                "score": float(row["score"]),
+                "evidence": [
+                    {"kind": str(e["kind"]), "weight": float(e["weight"]), "detail": str(e["detail"])[:300]}
+                    for e in row["evidence"]
+                ][:6],
             }
         )
     functions = max((int(run.get("functions", 0)) for run in document.get("runs", [])), default=0)
@@ -153,9 +164,17 @@ def _slim(document: Any) -> dict[str, Any]:
     return {"suspects": rows, "functions": functions, "warnings": warnings}
 
 
-def _leads(document: Mapping[str, Any]) -> Leads:
+def _leads(document: Mapping[str, Any], *, scored: bool) -> Leads:
     leads = tuple(
-        Lead(row["path"], row["qualname"], row["line"], row["end_line"], tuple(e["detail"] for e in row["evidence"]))
+        Lead(
+            path=row["path"],
+            qualname=row["qualname"],
+            line=row["line"],
+            end_line=row["end_line"],
+            reasons=tuple(e["detail"] for e in row["evidence"]),
+            score=row["score"] if scored else None,
+            evidence=tuple(Evidence(e["kind"], e["weight"], e["detail"]) for e in row["evidence"]),
+        )
         for row in document["suspects"]
     )
     structural = sum(any(e["kind"] in _STRUCTURAL for e in row["evidence"]) for row in document["suspects"])
@@ -251,21 +270,45 @@ def nearest_by_text(workspace: Workspace, statement: str, *, count: int = SHORTL
 
 
 def with_highlighted(leads: Leads, named: Sequence[str], workspace: Workspace, *, after: int = 5) -> Leads:
-    """The leads with the functions that the agent named while it reproduced, where they are missing.
+    """The leads with the functions that the agent named while it reproduced.
 
-    They come after the first few: the comparison saw what ran, the agent only what it read.
+    For those that stand out already, that is one more piece of evidence, which counts in their order. Those that are
+    missing come after the first few: the comparison saw what ran, the agent only what it read.
     """
     index = SourceIndex(TreeScope(workspace.tree))
+    found = [function for text in dict.fromkeys(named) for function in find_functions(index, text)]
+    wanted = {*named, *(f"{function.path}::{function.qualname}" for function in found)}
     known = {lead.name for lead in leads.leads}
     added = []
-    for text in dict.fromkeys(named):
-        for function in find_functions(index, text):
-            source = index.source(function)
-            if source is not None and f"{function.path}::{function.qualname}" not in known:
-                known.add(f"{function.path}::{function.qualname}")
-                reasons = ("named by the agent that reproduced the issue",)
-                added.append(Lead(function.path, function.qualname, source.line, source.end_line, reasons))
-    return replace(leads, leads=(*leads.leads[:after], *added[:5], *leads.leads[after:]))
+    for function in found:
+        source = index.source(function)
+        if source is not None and f"{function.path}::{function.qualname}" not in known:
+            known.add(f"{function.path}::{function.qualname}")
+            added.append(Lead(function.path, function.qualname, source.line, source.end_line, (NAMED.detail,)))
+    ranked = _reordered(leads.leads, wanted)
+    return replace(leads, leads=(*ranked[:after], *added[:5], *ranked[after:]))
+
+
+def _reordered(leads: Sequence[Lead], wanted: Set[str]) -> list[Lead]:
+    """Leads with the evidence that the agent named some of them, in the order that it makes of the fused scores."""
+    more = [
+        replace(lead, reasons=(*lead.reasons[:2], NAMED.detail, *lead.reasons[2:]), evidence=(*lead.evidence, NAMED))
+        if lead.name in wanted
+        else lead
+        for lead in leads
+    ]
+    before, after = (evidence_scores([_suspect(lead) for lead in each], without=_IN_TEXT) for each in (leads, more))
+    gained = (EVIDENCE_SHARE * (after - before)).tolist()
+    scored = [
+        lead if lead.score is None else replace(lead, score=lead.score + gain)
+        for lead, gain in zip(more, gained, strict=True)
+    ]
+    # Other rankers keep their order: their scores are of another kind.
+    return sorted(scored, key=lambda lead: 0.0 if lead.score is None else -lead.score)
+
+
+def _suspect(lead: Lead) -> Suspect:
+    return Suspect(Function(lead.path, lead.qualname), lead.line, lead.end_line, evidence=lead.evidence)
 
 
 def find_functions(index: SourceIndex, text: str) -> list[Function]:

@@ -384,7 +384,10 @@ def _options(record: Record) -> Options:
 def scripts_of(header: Mapping[str, Any]) -> ScriptPair | None:
     """The scripts that a run was given, from the head of its record."""
     pair = header.get("pair")
-    return None if pair is None else ScriptPair(**{k: tuple(v) if isinstance(v, list) else v for k, v in pair.items()})
+    if pair is None:
+        return None
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in pair.items()}
+    return ScriptPair(**fields)
 
 
 def _record(

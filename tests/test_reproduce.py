@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
 from agents import BUGGY, ISSUE, JUDGE, REFERENCE, REPRODUCE, Shop, call, needs_sandbox
-from xlocal.swe_pipeline.leads import Lead, Leads, is_test, nearest_by_text, with_highlighted
+from xlocal.ranking.evidence import Evidence
+from xlocal.swe_pipeline.leads import NAMED, Lead, Leads, is_test, nearest_by_text, with_highlighted
 from xlocal.swe_pipeline.reproduce import ScriptPair, similarity
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
 from xlocal.swe_pipeline.workspace import Workspace
@@ -179,6 +182,26 @@ def test_highlighted_functions_come_in_after_the_first_few(shop):
     found = with_highlighted(Leads("x", known), named, space).leads
     assert [lead.qualname for lead in found[4:8]] == ["f4", "parse", "total", "f5"]
     assert len(found) == 10
+
+
+def ranked_lead(name, score, *kinds):
+    evidence = tuple(Evidence(kind, 1.0, kind) for kind in kinds)
+    return Lead("m.py", name, 1, 2, kinds, score, evidence)
+
+
+def test_what_the_agent_named_counts_among_what_was_seen(shop):
+    space = Workspace(shop.copy, index=shop.folder / "index")
+    known = (ranked_lead("a", 5.0, "return"), ranked_lead("b", 4.99, "count"), ranked_lead("c", 1.0, "count"))
+    found = with_highlighted(Leads("x", known), ["m.py::b", "m.py::c"], space).leads
+    # A little evidence: it decides between near ones, and lifts no far one over what the runs showed.
+    assert [lead.qualname for lead in found] == ["b", "a", "c"]
+    assert [NAMED.detail in lead.reasons for lead in found] == [True, False, True]
+    assert found[0].score > 5.0
+    assert found[1] == known[0]
+    other = tuple(replace(lead, score=None) for lead in known)
+    kept = with_highlighted(Leads("x", other), ["m.py::b"], space).leads
+    assert [lead.qualname for lead in kept] == ["a", "b", "c"]
+    assert NAMED.detail in kept[1].reasons
 
 
 def test_functions_near_to_the_issue_come_first_and_tests_not_at_all(shop):
