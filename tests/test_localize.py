@@ -514,3 +514,25 @@ def test_reasons_name_their_reference_where_there_are_several(tmp_path: Path) ->
     assert kinds(found, "pick")["line"].endswith("in reference-1") or "reference-2" in kinds(found, "pick")["line"]
     details = [e.detail for ranked in found.suspects for e in ranked.suspect.evidence]
     assert not any("the reference run" in detail for detail in details)
+
+
+def test_addresses_hashes_and_the_time_are_no_difference(tmp_path: Path) -> None:
+    module = """
+        import time
+
+        class Thing:
+            def __init__(self):
+                self.key = id(self)
+                self.cached = hash((self, 1))
+                self.when = time.time()
+
+            def stamp(self):
+                return time.strftime("%Y-%m-%d %H:%M:%S")
+
+            def number(self):
+                return id(self)
+    """
+    script = "import lib; {}; thing = lib.Thing(); thing.stamp(); thing.number(); exit({})"
+    padding = "pad = [bytearray(100 * n) for n in range(500)]; import json, decimal; time = __import__('time'); time.sleep(1.1)"
+    found = located(tmp_path, module, script.format("pass", 1), script.format(padding, 0))
+    assert [e for ranked in found.suspects for e in ranked.suspect.evidence] == []

@@ -27,6 +27,12 @@ TESTING = bool(os.environ.get("XLOCAL_TESTING"))
 ROWS = 500  # rows a record
 RESUMABLE = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
+ADDRESS_TEXT = "<address or hash>"
+STARTED = time.time()
+TODAY = re.compile(
+    "(?:%s)[T ]\\d\\d:\\d\\d(?::\\d\\d(?:\\.\\d+)?)?"
+    % "|".join({time.strftime("%Y-%m-%d", moment) for moment in (time.localtime(STARTED), time.gmtime(STARTED))})
+)
 
 _plain = (int, float, complex, bool, type(None))
 _dict_slot = type(type.__dict__["__dict__"])  # getset_descriptor
@@ -82,6 +88,8 @@ class Digester:
             seen[CUT] = True
         elif kind in _plain:
             parts.append(_number_text(value, kind))
+            if parts[-1] is ADDRESS_TEXT:
+                seen[OPAQUE] = True
         elif kind is str:
             parts.append(_quoted(value))
             if len(value) > MOST_TEXT:
@@ -307,8 +315,16 @@ _BUILT_IN_READERS = {
 
 
 def _number_text(value, kind):
-    if kind is int and (value > 1 << 64 or value < -(1 << 64)):
-        return "int of %d bits ...%x" % (value.bit_length(), value & ((1 << 128) - 1))
+    """A number; but no address, hash or time of day, which differ from run to run though nothing else does."""
+    if kind is int:
+        size = value if value >= 0 else -value
+        if size > 1 << 64:
+            return "int of %d bits ...%x" % (value.bit_length(), value & ((1 << 128) - 1))
+        # Where programs lie in memory, and what default hashes look like.
+        if 0x500000000000 <= size < 0x800000000000 or 1 << 56 <= size < 1 << 62:
+            return ADDRESS_TEXT
+    if (kind is int or kind is float) and abs(value - STARTED) < 86400:
+        return "now"
     return repr(value)
 
 
@@ -318,6 +334,8 @@ def _quoted(text):
         checksum = zlib.crc32(text[:MOST_TEXT].encode("utf-8", "surrogatepass"))
         text = text[: TEXT // 2] + "..." + text[-TEXT // 2 :]
     cleaned = ADDRESS.sub("0x", text) if "0x" in text else text
+    if ":" in text:
+        cleaned = TODAY.sub("now", cleaned)
     return "'" + cleaned + ("'" if length <= TEXT else "' of %d:%08x" % (length, checksum))
 
 
