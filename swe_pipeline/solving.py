@@ -25,6 +25,7 @@ from xlocal.swe_pipeline.trajectory import FILE
 
 RUN = "agent"  # in an instance's folder
 LEDGER = "account.json"  # in the batch's folder
+DOING = "doing.txt"  # in an instance's run: one line, for whoever looks on
 _STEPS = ("prepare", "solve")
 
 
@@ -105,6 +106,7 @@ class SolveJob:
                 regression=ExistingTests(),
                 ledger=Ledger(folder.parent / LEDGER, dollars=step.batch.dollars, tokens=step.batch.tokens),
                 resume=(run / FILE).is_file(),
+                progress=lambda now: write_text(run / DOING, now.line() + "\n"),
             )
         return self._result(solution)
 
@@ -177,6 +179,16 @@ def _former(folder: Path, known: Set[str]) -> list[Outcome]:
         elif prepared is not None and prepared.status != "done":
             found.append(replace(prepared, step="solve"))
     return found
+
+
+def doing(folder: Path, key: Key) -> str:
+    """What the run of an instance is doing: step, tokens, dollars left and suspect; empty where that is not known."""
+    if key.step != "solve":
+        return ""
+    try:
+        return (folder / key.instance / RUN / DOING).read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return ""  # not begun
 
 
 def nothing_within_limits(outcomes: Sequence[Outcome]) -> bool:

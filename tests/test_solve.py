@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -35,12 +37,17 @@ from agents import (
 from batches import Inline
 from click.testing import CliRunner
 from containers import FakeEngine
+from rich.console import Console
+from xlocal.swe_pipeline.batch import Board
+from xlocal.swe_pipeline.engines import Key
 from xlocal.swe_pipeline.existing import ExistingTests
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.prices import FilePrice
+from xlocal.swe_pipeline.solving import doing
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
 
 from xlocal.cli import cli
+from xlocal.swe_progress import shown, table
 
 LOCALIZED = {"variant": "localizer"}
 PRICES = {"scripted": FilePrice(Decimal(3), Decimal(15), Decimal(3), Decimal(3))}
@@ -304,6 +311,29 @@ def test_instances_ended_by_a_limit_go_on_with_a_higher_one(batch, tmp_path):
     assert manifest["cost"]["dollars"] == str(PER_CALL * 8)
     limits = {"budget": "2", "tokens": "5000000", "seconds": "3600.0", "batch_budget": "1", "batch_tokens": "none"}
     assert limits.items() <= manifest["arguments"].items()
+
+
+@needs_sandbox
+def test_a_batch_shows_what_each_instance_is_doing(batch, tmp_path):
+    model = write_script(tmp_path / "model.json", GOOD)
+    assert batch("--model", model, "--instances", "shop__shop-0").exit_code == 0
+    key = Key("shop__shop-0", "solve")
+    line = doing(tmp_path / "out", key)
+    last = read_trajectory(tmp_path / "out" / "shop__shop-0" / "agent" / FILE).steps[-2].number
+    assert re.fullmatch(rf"repair: step {last}, \d+ tokens, \$\S+ spent, \$1\.\d+ left: regression tests .*", line)
+    assert doing(tmp_path / "out", Key("shop__shop-1", "solve")) == ""
+    out = io.StringIO()
+    said = iter(("one", "two", "two", "two"))
+    with shown(Console(file=out, width=200), doing=lambda key: f"repair: [a.py::f]: {next(said)}") as (_, progress):
+        for seconds in (1.0, 5.0, 12.0, 30.0):
+            progress(Board(("solve",), 1, {"solve": {}}, ((key, seconds),), 0.0, seconds))
+    assert [row.split("s  ")[1] for row in out.getvalue().splitlines()] == [
+        f"shop__shop-0 repair: [a.py::f]: {now}" for now in ("one", "two")
+    ]
+    drawn = io.StringIO()
+    board = Board(("solve",), 1, {"solve": {}}, ((key, 3.0),), 0.0, 3.0)
+    Console(file=drawn, width=200).print(table(board, doing=lambda key: "repair: [a.py::f]: bash"))
+    assert "shop__shop-0 solve 0:00:03 repair: [a.py::f]: bash" in drawn.getvalue()
 
 
 @needs_sandbox

@@ -396,7 +396,7 @@ def run_batch_command(out: Path, unsafe_local: bool, **given: Any) -> None:
     when an instance ended in an error, with 1 when limits ended all of them without a patch.
     """
     from xlocal.swe_pipeline.sandbox import require_sandbox
-    from xlocal.swe_pipeline.solving import nothing_within_limits, write_report
+    from xlocal.swe_pipeline.solving import doing, nothing_within_limits, write_report
 
     if given["backend"] == "local" and not unsafe_local:
         require_sandbox()
@@ -404,7 +404,9 @@ def run_batch_command(out: Path, unsafe_local: bool, **given: Any) -> None:
     _, issues = there.chosen()
     steps = _steps(there.workplace(), out=out.absolute(), unsafe_local=unsafe_local, **given)
     told = _told(steps[-1].options, unsafe_local=unsafe_local, **given)
-    outcomes = way.run(issues, steps, folder=out, arguments={**_places(there), **told})
+    outcomes = way.run(
+        issues, steps, folder=out, arguments={**_places(there), **told}, doing=lambda key: doing(out, key)
+    )
     report = write_report(out, outcomes, model=str(given["model"]))
     click.echo(json.dumps(report, indent=1))
     if any(outcome.status != "done" for outcome in outcomes):

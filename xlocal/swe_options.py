@@ -15,7 +15,7 @@ from xlocal.tracer.errors import UsageError
 if TYPE_CHECKING:
     from xlocal.swe_pipeline.batch import Outcome, Step
     from xlocal.swe_pipeline.checkout import Workplace
-    from xlocal.swe_pipeline.engines import Engine
+    from xlocal.swe_pipeline.engines import Engine, Key
     from xlocal.swe_pipeline.issue import Dataset, Issue
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -158,15 +158,19 @@ class How:
         folder: Path,
         arguments: Mapping[str, str],
         told: Callable[[Outcome], None] = lambda outcome: None,
+        doing: Callable[[Key], str] = lambda key: "",
     ) -> tuple[Outcome, ...]:
-        """Run a batch and show its progress on stderr; `arguments` go to its manifest, `told` hears of each outcome."""
+        """Run a batch and show its progress on stderr; `arguments` go to its manifest, `told` hears of each outcome.
+
+        `doing` says what a running job is doing, in one line, empty where nothing is known.
+        """
         from rich.console import Console
 
         from xlocal.swe_pipeline.batch import Options, run_batch
         from xlocal.swe_progress import shown
 
         engine = self._engine()
-        with shown(Console(stderr=True)) as (tell, progress):
+        with shown(Console(stderr=True), doing=doing) as (tell, progress):
 
             def tell_both(outcome: Outcome) -> None:
                 tell(outcome)

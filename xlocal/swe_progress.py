@@ -9,20 +9,28 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 
 if TYPE_CHECKING:
     from xlocal.swe_pipeline.batch import Board, Outcome
+    from xlocal.swe_pipeline.engines import Key
 
 _STATUSES = ("done", "before", "failed", "gave up", "skipped")
 _LISTED = 8
+_PAUSE = 10.0  # seconds between two lines about one job, where there is no live table
 
 
 @contextlib.contextmanager
-def shown(console: Console) -> Iterator[tuple[Callable[[Outcome], None], Callable[[Board], None]]]:
-    """Give what a batch tells its outcomes and its board to, and show them on `console` (stderr) meanwhile."""
+def shown(
+    console: Console, *, doing: Callable[[Key], str] = lambda key: ""
+) -> Iterator[tuple[Callable[[Outcome], None], Callable[[Board], None]]]:
+    """Give what a batch tells its outcomes and its board to, and show them on `console` (stderr) meanwhile.
+
+    `doing` says what a running job is doing, in one line, empty where nothing is known.
+    """
     if not console.is_terminal:
-        yield _line_by_line(console), lambda board: None
+        yield _line_by_line(console), _what_runs(console, doing)
         return
     # What goes to stdout is the command's result, whatever stands on the terminal.
     with Live(console=console, auto_refresh=False, redirect_stdout=False) as live:
@@ -31,7 +39,7 @@ def shown(console: Console) -> Iterator[tuple[Callable[[Outcome], None], Callabl
             if outcome.error and outcome.status != "skipped":
                 live.console.print(f"{outcome.instance} {outcome.step}: {outcome.error}", markup=False, highlight=False)
 
-        yield tell, lambda board: live.update(table(board), refresh=True)
+        yield tell, lambda board: live.update(table(board, doing=doing), refresh=True)
 
 
 def _line_by_line(console: Console) -> Callable[[Outcome], None]:
@@ -47,8 +55,23 @@ def _line_by_line(console: Console) -> Callable[[Outcome], None]:
     return tell
 
 
-def table(board: Board) -> Table:
-    """The board as a table: a row for each step, and below it the jobs that run longest."""
+def _what_runs(console: Console, doing: Callable[[Key], str]) -> Callable[[Board], None]:
+    """A line for what a running job does, where that is another than `_PAUSE` seconds ago."""
+    told: dict[Key, tuple[float, str]] = {}
+
+    def progress(board: Board) -> None:
+        for key, _ in board.running:
+            text, (when, former) = doing(key), told.get(key, (-_PAUSE, ""))
+            if text and text != former and board.seconds - when >= _PAUSE:
+                told[key] = (board.seconds, text)
+                line = f"{board.seconds:7.1f} s  {key.instance} {text}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    return progress
+
+
+def table(board: Board, *, doing: Callable[[Key], str] = lambda key: "") -> Table:
+    """The board as a table: a row for each step, and below it the jobs that run longest, with what they do."""
     ended = sum(board.counts[board.steps[-1]].values())
     money = f", ${board.dollars:.2f}" if board.dollars else ""
     title = (
@@ -64,7 +87,8 @@ def table(board: Board) -> Table:
         left = board.instances - sum(counts.values()) - len(running)
         shape.add_row(step, *(str(n or "") for n in (left, len(running), *(counts.get(s, 0) for s in _STATUSES))))
     longest = sorted(board.running, key=lambda row: -row[1])[:_LISTED]
-    shape.caption = "\n".join(f"{key.instance} {key.step} {_duration(seconds)}" for key, seconds in longest)
+    lines = (f"{key.instance} {key.step} {_duration(seconds)} {doing(key)}".rstrip() for key, seconds in longest)
+    shape.caption = escape("\n".join(lines))
     shape.caption_justify = "left"
     return shape
 
