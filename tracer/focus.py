@@ -321,7 +321,7 @@ def _number_text(value, kind):
         if size > 1 << 64:
             return "int of %d bits ...%x" % (value.bit_length(), value & ((1 << 128) - 1))
         # Where programs lie in memory, and what default hashes look like.
-        if 0x500000000000 <= size < 0x800000000000 or 1 << 56 <= size < 1 << 62:
+        if 0x500000000000 <= size < 0x800000000000 or 1 << 56 <= size <= 1 << 63:
             return ADDRESS_TEXT
     if (kind is int or kind is float) and abs(value - STARTED) < 86400:
         return "now"
@@ -572,7 +572,8 @@ class _Call:
                 # What it yields and returns is chained into one number; negative, for it is no value's.
                 self.out = self.out if error else -backend.digester.chained(-self.out, value)
             else:
-                self.out = 0 if error else backend.digester.number(value)
+                hashed = frame.f_code.co_name == "__hash__"
+                self.out = 0 if error or hashed else backend.digester.number(value)
         after = self._arguments(frame) if self.before else 0
         lines = []
         for line in sorted(self.lines):
