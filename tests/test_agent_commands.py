@@ -265,6 +265,18 @@ def test_a_provider_that_fails_is_told_in_one_line_with_the_cost_and_how_to_go_o
 
 
 @needs_sandbox
+def test_an_interrupt_tells_how_to_go_on(project, monkeypatch):
+    def interrupted(*_arguments, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("xlocal.swe_pipeline.solve.solve", interrupted)
+    model = write_script(project / "model.json", GOOD)
+    done = run_cli("fix", project / "issue.md", "--model", model, "--run", project / "run")
+    assert done.exit_code == 130
+    assert f"`xlocal fix --resume --run {project / 'run'}` goes on from there" in done.stderr.splitlines()[-1]
+
+
+@needs_sandbox
 def test_estimated_costs_are_marked(project):
     turns = [*GOOD["reproduce"], *GOOD["judge"]]
     with model_server(lambda n, request: (200, completion(turns[n - 1], usage=None))) as (url, _):

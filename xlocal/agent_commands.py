@@ -177,17 +177,21 @@ def _work(
         say(f"next: `{resume_command(kept_in)}` goes on when the cause is mended")
 
     with shown() as progress:
-        solution = solve(
-            checkout,
-            folder=folder,
-            options=chosen,
-            regression=ExistingTests(),
-            resume=resume,
-            step=step,
-            progress=progress,
-            say=say,
-            failed=told_failed,
-        )
+        try:
+            solution = solve(
+                checkout,
+                folder=folder,
+                options=chosen,
+                regression=ExistingTests(),
+                resume=resume,
+                step=step,
+                progress=progress,
+                say=say,
+                failed=told_failed,
+            )
+        except KeyboardInterrupt:
+            # The last line on stderr tells how to go on.
+            raise KeyboardInterrupt(f"what was done is kept; `{resume_command(folder)}` goes on from there") from None
     return solution, folder
 
 
