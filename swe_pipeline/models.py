@@ -194,12 +194,29 @@ def _scripted(file: Path, issue_id: str) -> Model:
         raise UsageError(f"--model scripted:{path}: is not JSON: {error}") from None
     if not isinstance(script, dict):
         raise UsageError(f"--model scripted:{path}: is not an object of conversations")
+    for conversation, turns in script.items():
+        if not isinstance(turns, list) or not all(map(_is_turn, turns)):
+            raise UsageError(
+                f"--model scripted:{path}: {conversation} is not a list of turns (each has tool, calls, text or "
+                "status; see docs/agents.md)"
+            )
 
     def answer(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
         name = next((m.conversation_id for m in messages if m.conversation_id), None) or ""
         return _turn(script, name, _answered(messages))
 
     return FunctionModel(answer, model_name="scripted")
+
+
+def _is_turn(turn: object) -> bool:
+    """Whether a turn of a script has a right shape."""
+    kinds = {"tool": str, "calls": list, "text": str, "status": int}
+    if not isinstance(turn, dict) or not kinds.keys() & turn.keys() or not isinstance(turn.get("usage", {}), dict):
+        return False
+    calls = turn.get("calls", [])
+    return all(isinstance(turn[key], kind) for key, kind in kinds.items() if key in turn) and all(
+        isinstance(call, dict) and isinstance(call.get("tool"), str) for call in calls
+    )
 
 
 def _answered(messages: Sequence[ModelMessage]) -> int:

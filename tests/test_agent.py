@@ -88,6 +88,17 @@ def test_a_login_in_a_url_is_not_repeated():
     assert "hunter22" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    "turns",
+    [{}, "view", [1], [{}], [{"tool": 1}], [{"calls": ["view"]}], [{"text": "x", "usage": 3}], [{"status": "no"}]],
+)
+def test_a_script_of_a_wrong_shape_is_refused_in_one_line(tmp_path, turns):
+    (tmp_path / "model.json").write_text(json.dumps({"reproduce": [], "repair": turns}))
+    with pytest.raises(UsageError, match="repair is not a list of turns") as refused:
+        open_model(parse_model(f"scripted:{tmp_path / 'model.json'}"))
+    assert "\n" not in str(refused.value)
+
+
 def test_a_missing_key_is_told_by_its_variable(monkeypatch):
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     with pytest.raises(AgentError, match="ANTHROPIC_API_KEY"):
