@@ -216,7 +216,8 @@ def bases(kind):
     return type.__dict__["__mro__"].__get__(kind) or (object,)
 
 
-_layouts = {}  # id of a type -> (weak reference to it, its layout): keeps no type alive and asks none for its hash
+# Id of a type -> (weak reference to it, its layout): keeps no type alive and asks none for its hash.
+_layouts = {}  # type: dict[int, object]
 _BUILT_IN = (tuple, list, dict, set, frozenset, str, int, float, BaseException)
 
 
