@@ -30,7 +30,7 @@ def project(tmp_path_factory) -> Path:
 
 
 def xlocal(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, **env}
+    environment = {**os.environ, "COLUMNS": "120", **env}
     program = [sys.executable, "-m", "xlocal", *words]
     return subprocess.run(program, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
