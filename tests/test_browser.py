@@ -348,6 +348,19 @@ def test_the_flame_view_zooms_by_mouse_and_keys(opened):
     assert opened.count(".flame button.faint") > 1
 
 
+def test_the_pointer_tells_of_a_frame_and_leaves_the_place_of_the_keys(opened):
+    opened.press("3")
+    opened.page.locator(".flame button", has_text="Cart.total").first.click()
+    opened.press("ArrowDown")
+    below = opened.text("#flame .detail code")
+    opened.page.locator(".flame button").first.hover()
+    assert opened.text("#flame .detail code") not in (below, "lib.py::Cart.total")
+    opened.page.set_viewport_size({"width": 1100, "height": 800})
+    opened.page.wait_for_function("document.activeElement.closest('.flame') !== null")
+    opened.press("ArrowUp")
+    assert opened.text("#flame .detail code") == "lib.py::Cart.total"
+
+
 def test_the_flame_view_says_where_the_difference_is_a_bound(browser, tmp_path):
     exact, bound = (
         compared(random_tree(900, seed=1, changed=0.3), random_tree(900, seed=1), budget=budget) for budget in (1e9, 0)

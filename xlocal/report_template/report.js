@@ -552,7 +552,7 @@
   }
 
   // --- flame ---------------------------------------------------------------------------------------------------------
-  const fire = { place: first, top: 0, at: 0 };
+  const fire = { place: first, top: 0, at: 0, told: -1 };
   function buildFlame() {
     const panel = by("flame");
     if (!data.trees.length) {
@@ -617,7 +617,9 @@
         next += each;
       });
     }
+    const held = fire.box.contains(document.activeElement);
     fire.box.replaceChildren(el("div", { style: { height: `${(deepest + 1) * FRAME + 6}px` } }, ...made));
+    if (held) focusFrame(fire.at);
   }
   function frameButton(at, left, level, width, up, wanted) {
     const frames = data.trees[fire.place].flame, name = nameOf(frames.function[at]);
@@ -625,15 +627,17 @@
     const sign = { bad: "− ", good: "+ ", warn: "~ " }[toneOf(at)] || "";
     return el("button", { type: "button", class: [toneOf(at), up ? "up" : "", faint ? "faint" : "", width > 24 ? "" : "thin"].join(" "), id: `frame-${at}`, tabindex: at === fire.at ? "0" : "-1",
       "aria-label": `${name}: ${frameText(at)}`, style: { left: `${left}px`, top: `${level * FRAME + 3}px`, width: `${Math.max(width - 1, 1)}px` },
-      on: { click: () => { zoom(at); focusFrame(at); }, focus: () => tellFrame(at), mouseenter: () => tellFrame(at) } }, width > 24 ? sign + name : "");
+      on: { click: () => { zoom(at); focusFrame(at); }, focus: () => { fire.at = at; tellFrame(at); }, mousemove: () => tellFrame(at) } }, width > 24 ? sign + name : "");
   }
   function frameText(at) {
     const frames = data.trees[fire.place].flame;
     return `${number(frames.buggy[at])}× in the buggy run, ${number(frames.reference[at])}× in the reference; ${counted(frames.width[at], "call")} in all with what they call, ${counted(frames.edits[at], "difference")}`;
   }
+  // The pointer is told what it moves over, and leaves the keys' place alone: a frame drawn under a resting pointer is no move.
   function tellFrame(at) {
     const frames = data.trees[fire.place].flame, f = frames.function[at];
-    fire.at = at;
+    if (fire.told === at) return;
+    fire.told = at;
     fire.detail.replaceChildren(el("code", {}, f < 0 ? "the run" : data.functions[f].join("::")), el("span", {}, frameText(at)),
       frames.left_out ? el("span", {}, `${counted(frames.left_out, "small frame")} left out`) : "");
   }
@@ -644,6 +648,7 @@
   function zoom(at) {
     fire.top = at;
     fire.at = at;
+    fire.told = -1;
     fire.out.disabled = at === 0;
     drawFlame();
     tellFrame(at);
