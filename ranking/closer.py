@@ -139,7 +139,7 @@ def value_findings(
     """Findings from lines and values, by kind and function (docs/how_it_works.md tells the kinds), and what to show
     of each function that was seen in both runs."""
     found: Findings = {kind: {} for kind in KINDS}
-    lines = _lines(bad, good, chosen, seen)
+    lines = _lines((bad, good), (difference.match, difference.back), chosen, seen)
     calls = bad.tree.counts(), good.tree.counts()
     for function, taken in lines.items():
         _judge_lines(function, taken, found, _sampled(taken, calls[0][function], calls[1][function]))
@@ -164,19 +164,26 @@ def _keep(flagged: dict[Function, Finding], function: Function, finding: Finding
 
 
 def _lines(
-    bad: Observation, good: Observation, chosen: tuple[Chosen, Chosen], seen: tuple[Closeup, Closeup]
+    observations: tuple[Observation, Observation],
+    partners: tuple[IntArray, IntArray],
+    chosen: tuple[Chosen, Chosen],
+    seen: tuple[Closeup, Closeup],
 ) -> dict[Function, _Lines]:
+    """The lines of each function in both runs; of a call that one of the two second passes lost, not its partner's
+    either, for one without the other would look like a difference."""
     total: dict[Function, _Lines] = {}
-    for side, observation, calls, closeup in (("bad", bad, chosen[0], seen[0]), ("good", good, chosen[1], seen[1])):
-        for node, key in calls.keys.items():
-            record = closeup.calls.get(key)
-            if record is not None:
-                function = observation.tree.functions[observation.tree.label[node]]
-                taken = total.setdefault(function, _Lines())
-                taken.seen[side] += 1
-                counts = getattr(taken, side)
-                for line, count in record.lines.items():
-                    counts[line] = counts.get(line, 0) + count
+    for side, name in enumerate(("bad", "good")):
+        tree, other = observations[side].tree, 1 - side
+        for node, key in chosen[side].keys.items():
+            record = seen[side].calls.get(key)
+            partner = chosen[other].keys.get(int(partners[side][node]))
+            if record is None or (partner is not None and partner not in seen[other].calls):
+                continue
+            taken = total.setdefault(tree.functions[tree.label[node]], _Lines())
+            taken.seen[name] += 1
+            counts = getattr(taken, name)
+            for line, count in record.lines.items():
+                counts[line] = counts.get(line, 0) + count
     return {function: taken for function, taken in total.items() if taken.bad and taken.good}
 
 

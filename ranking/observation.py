@@ -14,7 +14,7 @@ from xlocal.tracer.decode import call_numbers, decode, fold, fold_nodes
 from xlocal.tracer.errors import Warned
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
-from xlocal.tracer.trace import Code, Trace, UncaughtException
+from xlocal.tracer.trace import Code, Trace, UncaughtException, same_calls
 
 NOISE_BUDGET = 1e9  # cells: telling noise apart needs no optimal mapping
 
@@ -63,7 +63,7 @@ def observe(
     noisy: set[Function] = set()
     steady = set(tree.counts())
     for traces in others:
-        if same_words(first, traces):
+        if same_calls(first, traces):
             continue
         other = fold(decode(traces), name)
         steady &= other.counts().keys()
@@ -95,19 +95,6 @@ def namer(recording: Recording, index: SourceIndex, scope: Scope) -> Callable[[C
         return index.locate(code.filename, code.line, code.name)
 
     return name
-
-
-def same_words(left: Sequence[Trace], right: Sequence[Trace]) -> bool:
-    """Whether two executions recorded the very same calls, so that nothing needs to be compared."""
-    if len(left) != len(right):
-        return False
-    for one, other in zip(left, right, strict=True):
-        if one.codes != other.codes or len(one.streams) != len(other.streams):
-            return False
-        pairs = zip(one.streams, other.streams, strict=True)
-        if not all(np.array_equal(a.words, b.words) and a.started_at == b.started_at for a, b in pairs):
-            return False
-    return True
 
 
 def unlike(noise: TreeDiff) -> set[Function]:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from xlocal.ranking.diff import TreeDiff
 from xlocal.ranking.evidence import Evidence
 from xlocal.ranking.observation import Observation
@@ -34,14 +35,15 @@ Edges = Counter[tuple[Function, Function]]
 
 def findings(buggy: Observation, reference: Observation, difference: TreeDiff, index: SourceIndex) -> Findings:
     """Every kind of finding that one pair of runs gives, by kind and function; noise is left out."""
+    noisy = buggy.noisy | reference.noisy
     found: Findings = {
         **_alone(buggy, reference),
-        **difference_findings(difference),
+        **difference_findings(difference, noisy),
         "count": dict(_counts(buggy.tree, reference.tree)),
         "exception": dict(_exceptions(buggy.tree, reference.tree)),
         "traceback": dict(_traceback(buggy, reference, index)),
     }
-    return without_noise(found, buggy.noisy | reference.noisy)
+    return without_noise(found, noisy)
 
 
 def without_noise(found: Findings, noisy: Set[Function]) -> Findings:
@@ -106,15 +108,18 @@ def _alone(buggy: Observation, reference: Observation) -> Findings:
     }
 
 
-def difference_findings(difference: TreeDiff) -> Findings:
-    """What the edits between two call trees say, by kind and function."""
+def difference_findings(difference: TreeDiff, noisy: Set[Function] = frozenset()) -> Findings:
+    """What the edits between two call trees say, by kind and function, without those inside an edited call of a
+    function in `noisy`: that call came by chance, and so did all that it called."""
     buggy, reference = difference.buggy, difference.reference
     here, there = _edges(buggy), _edges(reference)
     moved = difference.moved >= 0
     came = np.zeros(len(reference), np.bool_)
     came[difference.moved[moved]] = True
-    deleted = difference.deleted[~moved[difference.deleted]]
-    inserted = difference.inserted[~came[difference.inserted]]
+    chance = _by_chance(buggy, difference.deleted, noisy), _by_chance(reference, difference.inserted, noisy)
+    deleted = difference.deleted[~(moved | chance[0])[difference.deleted]]
+    inserted = difference.inserted[~(came | chance[1])[difference.inserted]]
+    moved &= ~(chance[0] | chance[1][difference.moved])
     return {
         "deleted": dict(_named(buggy, deleted, "{} of its calls has no counterpart in the reference run")),
         "inserted": dict(_named(reference, inserted, "{} of its calls happens only in the reference run")),
@@ -128,6 +133,19 @@ def difference_findings(difference: TreeDiff) -> Findings:
         "parent-of-deleted": dict(_callers(difference, deleted, (here, there))),
         "parent-of-inserted": dict(_missing_callees(difference, inserted, (there, here))),
     }
+
+
+def _by_chance(tree: CallTree, edited: IntArray, noisy: Set[Function]) -> NDArray[np.bool_]:
+    """Which edited nodes are calls of `noisy` functions or have one above them with edited nodes alone between, shape
+    (n,)."""
+    chance = np.zeros(len(tree), np.bool_)
+    labels = np.array([function in noisy for function in tree.functions] or [False])
+    if not labels.any():
+        return chance
+    chance[edited] = labels[tree.label[edited]]
+    for node, above in zip(edited.tolist(), tree.parent[edited].tolist(), strict=True):
+        chance[node] |= chance[above]
+    return chance
 
 
 def _named(tree: CallTree, nodes: IntArray, text: str) -> Iterator[tuple[Function, Finding]]:

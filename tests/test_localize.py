@@ -483,6 +483,57 @@ def test_the_writer_is_a_method_of_the_same_class_and_the_innermost(tmp_path: Pa
     assert "writer" not in kinds(found, "Box.outer")
 
 
+def test_an_order_that_follows_addresses_is_noise(tmp_path: Path) -> None:
+    module = """
+        class Node:
+            def __init__(self, number):
+                self.number = number
+
+        def even(node):
+            return node.number
+
+        def odd(node):
+            return node.number
+
+        def walk(nodes):
+            return [(odd if node.number % 2 else even)(node) for node in nodes]
+    """
+    script = "import lib; lib.walk({lib.Node(n) for n in range(200)})"
+    found = located(tmp_path, module, script, script + "; n = 1")
+    assert "runs-differ" in slugs(found)
+    assert [run.repeats for run in found.runs] == [3, 3]
+    assert [e for ranked in found.suspects for e in ranked.suspect.evidence] == []
+
+
+def test_lines_are_not_compared_where_one_of_two_partners_was_lost(tmp_path: Path) -> None:
+    module = """
+        import pathlib
+
+        runs = pathlib.Path(__file__).with_name("runs")
+
+        def step(run, n):
+            if (run, n) in ((5, 3), (7, 4)):
+                n += 1
+            if n == 3:
+                n *= 2
+            return n
+    """
+    script = """
+        import lib
+        run = int(lib.runs.read_text()) if lib.runs.exists() else 0
+        lib.runs.write_text(str(run + 1))
+        for n in range(6):
+            lib.step(run, n)
+    """
+    found = located(tmp_path, module, script, script + "        n = 1")
+    assert (tmp_path / "project" / "runs").read_text() == "8"
+    assert {warning.text[:40] for warning in found.warnings if warning.slug == "second-pass-differs"} == {
+        "buggy: 1 of 6 calls were not the same in",
+        "reference-1: 1 of 6 calls were not the s",
+    }
+    assert [e for ranked in found.suspects for e in ranked.suspect.evidence] == []
+
+
 def test_lines_of_calls_that_were_not_all_seen_say_so(tmp_path: Path) -> None:
     module = """
         def often(x):

@@ -295,6 +295,15 @@ def test_why_addresses_vary_is_told(here, monkeypatch):
         launch._address_fixer.cache_clear()
 
 
+@pytest.mark.parametrize(("repeat", "runs"), [(1, 1), (2, 3), (4, 5)])
+def test_runs_that_differ_are_followed_by_one_more(here, repeat, runs):
+    told: list[str] = []
+    script = "import os, pkg\nfor _ in range(int.from_bytes(os.urandom(4), 'big') % 5000): pkg.inner(1)\n"
+    assert len(recording(script, repeat=repeat, progress=told.append).executions) == runs
+    assert told[-1] == ("running buggy" if runs == 1 else f"running buggy, {runs} of {runs}")
+    assert len(recording("import pkg\npkg.inner(1)\n", repeat=repeat).executions) == repeat
+
+
 def test_a_recording_survives_its_file_and_a_move(here):
     found = recording("import pkg\npkg.inner(1)\n", repeat=2)
     folder = here.parent / "session"

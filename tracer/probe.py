@@ -1129,6 +1129,7 @@ def start_recording(config, stem, origin, main_code=None):
     backend = kind(recorder)
     watch_children(recorder, backend)
     _seed_imported(config.get("seed"))
+    recorder.held = held_memory(config.get("shift", 0))
 
     def finish():
         stop_once(backend, recorder)
@@ -1143,6 +1144,15 @@ def stop_once(backend, recorder):
     if not backend.stopped:
         backend.stopped = True
         backend.stop()
+
+
+def held_memory(shift):
+    """Blocks of every small size, to be kept: what the program makes from here on lies at other addresses than with
+    another `shift`, so that an order or a hash that follows addresses shows as a difference between repeats."""
+    small = [bytes(size) for size in range(0, 480, 16) for _ in range(shift * (5 + size // 16 % 4))]
+    large = [bytes(size) for size in range(496, 8192, 272) for _ in range(shift)]
+    objects = [object() for _ in range(shift * 7)]
+    return small, large, objects
 
 
 def _seed_imported(seed):

@@ -10,7 +10,7 @@ import shutil
 import signal
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +29,7 @@ from xlocal.tracer.launch import (
 )
 from xlocal.tracer.native import Built, native_for
 from xlocal.tracer.scope import Scope
-from xlocal.tracer.trace import Trace, load_all
+from xlocal.tracer.trace import Trace, load_all, same_calls
 
 __all__ = [
     "BACKENDS",
@@ -151,7 +151,8 @@ def record(  # noqa: PLR0913 - each is an option of the command line
     focus: Focus | None = None,
     progress: Progress | None = None,
 ) -> Recording:
-    """Run a command `repeat` times under the probe; run i leaves its files in `folder/role/i`.
+    """Run a command `repeat` times under the probe, and once more where these runs differ; run i leaves its files in
+    `folder/role/i`. What it makes lies at other addresses in each run, so that what depends on them differs.
 
     All recordings of a session share `folder`, so that their programs find the same temporary folder (`TMPDIR`, emptied
     before each run). `cwd` None is the directory xlocal started in, "temp" an empty one. `env` is added to the
@@ -193,15 +194,17 @@ def record(  # noqa: PLR0913 - each is an option of the command line
         }
         environment = _environment(workspace / "tmp", env or {})
         shutil.rmtree(place, ignore_errors=True)
-        for number in range(repeat):
+        while len(executions) < repeat or (len(executions) == repeat > 1 and not focus and _differ(executions)):
+            number = len(executions)
             if progress is not None:
-                progress(f"running {role}" + (f", {number + 1} of {repeat}" if repeat > 1 else ""))
+                total = max(repeat, number + 1)
+                progress(f"running {role}" + (f", {number + 1} of {total}" if total > 1 else ""))
             for name in ("tmp", "cwd"):
                 _empty(workspace / name)
             here = workspace / "cwd" if cwd == "temp" else cwd or Path.cwd()
             run = place / str(number)
             run.mkdir(parents=True)
-            program = [*fixed_addresses(), path, str(_PROBE), str(_write_config(run, config))]
+            program = [*fixed_addresses(), path, str(_PROBE), str(_write_config(run, {**config, "shift": number}))]
             ending = run_to_end(program, cwd=here, env=environment, output=run, timeout=timeout, mark=str(workspace))
             executions.append(
                 Execution(command, run, ending.exit_status, ending.signal, ending.timed_out, ending.seconds)
@@ -217,6 +220,12 @@ def record(  # noqa: PLR0913 - each is an option of the command line
             f"{command.text}: still ran after {timeout:g} seconds and was ended; give it longer with --timeout"
         )
     return recording
+
+
+def _differ(executions: Sequence[Execution]) -> bool:
+    """Whether the runs made other calls: then chance may do in a third what it did in neither."""
+    first, *others = [run.traces() for run in executions]
+    return not all(same_calls(first, traces) for traces in others)
 
 
 def _require_monitoring(python: str) -> None:

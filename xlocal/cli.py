@@ -293,7 +293,7 @@ _ISSUE = click.option("--issue", metavar="FILE|-", help="Text that describes the
     "--repeat",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Runs of each script; what differs between them is noise and is left out.  [default: 2]",
+    help="Runs of each script, one more where they differ; what differs is noise and is left out.  [default: 2]",
 )
 @click.option("--no-values", is_flag=True, help="Leave out the second pass, which sees lines and values.")
 @click.option("--backend", type=click.Choice(BACKENDS), help="How to record.  [default: auto, the fastest that works]")
