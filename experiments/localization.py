@@ -42,7 +42,8 @@ from outcomes import (
 )
 from recorded import Recorded
 from rich.console import Console
-from xlocal.ranking.localize import NO_DIFFERENCE, Comparison, Localization
+from xlocal.ranking.comparison import Comparison, Localization
+from xlocal.ranking.localize import NO_DIFFERENCE
 from xlocal.ranking.rank import DEFAULT_RANKER, ranker_names
 from xlocal.tracer.errors import ModelError, UsageError, XlocalError
 

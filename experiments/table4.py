@@ -15,7 +15,7 @@ from statistics import fmean, median
 
 from methods import counted, markdown, publish, run_program
 from plots import bars
-from xlocal.ranking.localize import Comparison
+from xlocal.ranking.comparison import Comparison
 from xlocal.ranking.source import SourceIndex
 from xlocal.tracer.errors import UsageError
 

@@ -12,9 +12,10 @@ import numpy as np
 from environments import Case, UnavailableError, load_cases
 from recorded import Recorded
 from rich.console import Console
+from xlocal.ranking.comparison import Comparison
 from xlocal.ranking.encoder import load_encoder
 from xlocal.ranking.evidence import Suspect
-from xlocal.ranking.localize import Comparison, with_named
+from xlocal.ranking.localize import with_named
 from xlocal.ranking.rank import Context, FloatArray, embedding_scores, in_order, lexical_scores
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import read_issue

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from xlocal.ranking.closer import Chosen, choose, chosen_calls, value_findings
+from xlocal.ranking.comparison import Comparison, Localization, RunSummary
 from xlocal.ranking.diff import TreeDiff, diff
-from xlocal.ranking.evidence import CallView, Evidence, FunctionView, RankedSuspect, Suspect
+from xlocal.ranking.doubts import blindness, run_doubts
+from xlocal.ranking.evidence import Evidence, FunctionView, Suspect
 from xlocal.ranking.observation import Observation, namer, observe
 from xlocal.ranking.rank import Context, get_ranker
 from xlocal.ranking.relatives import KINDS as RELATIVE_KINDS
@@ -24,135 +21,18 @@ from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.text import Issue, mentioned_names, named_functions, read_issue
 from xlocal.tracer.calltree import CallTree, Function, depths
 from xlocal.tracer.closeup import Closeup, Focus, steady
-from xlocal.tracer.errors import ScriptError, SessionError, Warned
-from xlocal.tracer.layout import installation, package_holder
+from xlocal.tracer.errors import ScriptError, Warned
 from xlocal.tracer.record import Recording
 from xlocal.tracer.scope import Scope
-from xlocal.tracer.trace import LOST, Code
+from xlocal.tracer.trace import Code
 
-VERSION = 2  # 2 added views
 CELLS_PER_SECOND = 6e8  # of the exact tree difference, on an ordinary core
 BUDGET = 60.0  # seconds
 # Said of a function whatever the reference did, or of one that did not run.
 NO_DIFFERENCE = frozenset({"traceback", "named-in-issue", *RELATIVE_KINDS})
-# What .pth files run when the interpreter starts.
-_START_UP = ("_distutils_hack", "_virtualenv", "__editable__")
 
 Progress = Callable[[str], None]
 Closer = Callable[[Recording, Focus], Sequence[Closeup]]  # runs a script again; one close-up for each repeat
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """What is told of one script: how it ended, how much it called, and how alike its repeats were.
-
-    `exit_status` is the number of the signal, negated, where one ended the script. Of a reference, `differing` counts
-    the functions that differ between it and the buggy run, and `alone` those of them that no other reference shows.
-    """
-
-    role: str
-    command: str
-    exit_status: int | None
-    exception: str | None
-    message: str | None
-    calls: int
-    functions: int
-    seconds: float
-    repeats: int
-    identical_repeats: bool
-    differing: int | None = None
-    alone: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """Everything that comparing the runs gave; ranking needs no more.
-
-    `cost` and `lower` bound the tree edit distance to the nearest reference (`exact`: they are equal). `blindness`
-    says why nothing could be seen, when nothing could. `views` are the functions seen closely, for those who ask.
-    """
-
-    runs: tuple[RunSummary, ...]
-    warnings: tuple[Warned, ...]
-    suspects: tuple[Suspect, ...]
-    cost: int
-    lower: int
-    exact: bool
-    blindness: str | None
-    views: tuple[FunctionView, ...] = ()
-
-    def save(self, path: Path) -> None:
-        """Write as JSON, whole or not at all."""
-        new = path.with_name(path.name + ".new")
-        new.write_text(json.dumps({"version": VERSION, **dataclasses.asdict(self)}, separators=(",", ":")), "utf-8")
-        new.replace(path)
-
-    @classmethod
-    def load(cls, path: Path) -> Comparison:
-        """Read what `save` wrote; SessionError when it is missing, damaged, or of a newer version."""
-        try:
-            document = json.loads(path.read_text("utf-8"))
-            version = document.pop("version")
-            if version != VERSION:
-                age = "a newer" if version > VERSION else "an older"
-                raise SessionError(
-                    f"{path}: written by {age} xlocal (version {version}); record again with xlocal trace"
-                )
-            return cls(
-                **{
-                    **document,
-                    "runs": tuple(RunSummary(**row) for row in document["runs"]),
-                    "warnings": tuple(Warned(**row) for row in document["warnings"]),
-                    "suspects": tuple(_suspect(row) for row in document["suspects"]),
-                    "views": tuple(_view(row) for row in document["views"]),
-                }
-            )
-        except FileNotFoundError:
-            raise SessionError(f"{path.parent}: holds no comparison; record with xlocal trace") from None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise SessionError(f"{path}: is damaged ({error}); record again with xlocal trace") from None
-
-
-def _suspect(row: Mapping[str, Any]) -> Suspect:
-    return Suspect(
-        **{
-            **row,
-            "function": Function(*row["function"]),
-            "calls": tuple(row["calls"]),
-            "callees": tuple(Function(*callee) for callee in row["callees"]),
-            "evidence": tuple(Evidence(**item) for item in row["evidence"]),
-        }
-    )
-
-
-def _view(row: Mapping[str, Any]) -> FunctionView:
-    return FunctionView(
-        function=Function(*row["function"]),
-        reference=row["reference"],
-        lines=tuple(_tuples(counted) for counted in row["lines"]),  # type: ignore[arg-type]
-        pairs=tuple(tuple(_call_view(call) for call in pair) for pair in row["pairs"]),  # type: ignore[misc]
-    )
-
-
-def _call_view(row: Mapping[str, Any]) -> CallView:
-    pairs = {name: _tuples(row[name]) for name in ("given", "left", "lines")}
-    return CallView(**{**row, **pairs, "hidden": tuple(row.get("hidden", ())), "unsure": tuple(row.get("unsure", ()))})
-
-
-def _tuples(rows: Iterable[Sequence[Any]]) -> tuple[Any, ...]:
-    return tuple(tuple(row) for row in rows)
-
-
-@dataclass(frozen=True, slots=True)
-class Localization:
-    """The answer: the suspects in order, and what they rest on."""
-
-    ranker: str
-    issue: str | None
-    runs: tuple[RunSummary, ...]
-    warnings: tuple[Warned, ...]
-    suspects: tuple[RankedSuspect, ...]
-    comparison: Comparison
 
 
 def compare(
@@ -214,12 +94,12 @@ def compare(
     return Comparison(
         runs=(_summary(bad), *_reference_summaries(good, found)),
         # What is wrong with the machine is found by each run, and said once.
-        warnings=tuple(dict.fromkeys((*_warnings(bad, good, pairs), *_reveal(good, found), *doubts, *index.warnings))),
+        warnings=tuple(dict.fromkeys((*run_doubts(bad, good, pairs), *_reveal(good, found), *doubts, *index.warnings))),
         suspects=suspects,
         cost=nearest.cost,
         lower=nearest.lower,
         exact=nearest.exact,
-        blindness=_blindness(bad, good, suspects, scope, closely=bool(views)),
+        blindness=blindness(bad, good, suspects, scope, closely=bool(views)),
         views=tuple(views),
     )
 
@@ -362,124 +242,6 @@ def _reveal(good: Sequence[Observation], found: Sequence[Findings]) -> Iterator[
             "the feature, or with ordinary input, would show more"
         )
         yield Warned("reference-silent", text)
-
-
-def _warnings(
-    bad: Observation, good: Sequence[Observation], pairs: Sequence[tuple[Observation, TreeDiff]]
-) -> Iterable[Warned]:
-    for observation in (bad, *good):
-        yield from observation.warnings
-    for reference in good:
-        if _failed(reference):
-            text = f"{reference.role} fails too ({_ending(reference)}); a reference should work, or fail otherwise"
-            yield Warned("reference-fails", text)
-    if not _failed(bad):
-        same = [reference.role for reference in good if not _failed(reference) and _output(bad) == _output(reference)]
-        if same:
-            text = f"the buggy script behaves like {same[0]}: both exit with 0 and print the same"
-            yield Warned("same-behaviour", text)
-        else:
-            text = "the buggy script exits with 0: taken as a bug in what it prints or returns"
-            yield Warned("buggy-passes", text)
-    for reference, difference in pairs:
-        if not difference.exact:
-            text = (
-                f"the difference to {reference.role} is a bound, between {difference.lower} and {difference.cost} "
-                "edits; raise --budget for an exact one"
-            )
-            yield Warned("difference-bounded", text)
-
-
-def _failed(observation: Observation) -> bool:
-    return observation.recording.executions[0].exit_status != 0
-
-
-def _output(observation: Observation) -> str:
-    return observation.recording.executions[0].stdout()
-
-
-def _ending(observation: Observation) -> str:
-    if observation.uncaught:
-        return observation.uncaught[0].type.rpartition(".")[2]
-    run = observation.recording.executions[0]
-    return f"exit status {run.exit_status}" if run.signal is None else f"signal {run.signal}"
-
-
-def _blindness(
-    bad: Observation, good: Sequence[Observation], suspects: Sequence[Suspect], scope: Scope, *, closely: bool
-) -> str | None:
-    lost = _lost(bad, good)
-    if not suspects:
-        return _nothing_ran((bad, *good), lost, scope)
-    if len(bad.tree) == 1 and not any(suspect.executed for suspect in suspects):
-        if lost:
-            return f"no call of the buggy run was seen in the scope{lost}; functions of the reference run are listed"
-        return "the buggy run executed nothing of the scope; functions of the reference run are listed"
-    if any(suspect.evidence for suspect in suspects):
-        return None
-    if lost:
-        return f"the calls that were seen are the same in both runs, so no function stands out{lost}"
-    noisy = any(seen.noisy for seen in (bad, *good))
-    alike = (
-        "what differs between the runs differs between runs of one script too"
-        if noisy
-        else "both runs made the same calls, and took the same lines with the same values as far as they were seen"
-        if closely
-        else "both runs made the same calls"
-    )
-    where = "in C code, in another thread or process" if closely else "in values, in C code, or in another process"
-    return (
-        f"{alike}, so no function stands out: the difference lies {where}, or beyond what is looked at. "
-        "A reference without the feature, or with ordinary input, would show more"
-    )
-
-
-def _nothing_ran(observations: Sequence[Observation], lost: str, scope: Scope) -> str:
-    if imported := _imported(observations, scope):
-        return (
-            f"no function of the scope was called after its import{lost}: of {imported} only module-level code ran, "
-            "with what it calls, and that is not recorded as calls"
-        )
-    ran = _packages(path for seen in observations for path in seen.outside)
-    listed = f"; what ran was {', '.join(ran)}: name one with --scope" if ran else ""
-    return f"nothing of the scope was executed{lost}{listed}"
-
-
-def _lost(bad: Observation, good: Sequence[Observation]) -> str:
-    """A clause that says in which runs the hook was lost; '' when it stayed in all."""
-    roles = [seen.role for seen in (bad, *good) if any(warned.slug == "hook-lost" for warned in seen.warnings)]
-    if not roles:
-        return ""
-    return f" (the hook that records calls was lost in {', '.join(roles)}, and later calls were not seen)"
-
-
-def _imported(observations: Iterable[Observation], scope: Scope) -> str:
-    """Names of the scope's files of which module-level code ran, the scripts left out; at most three, '' for none."""
-    ran: dict[str, None] = {}
-    for seen in observations:
-        modules = (code.filename for code in seen.codes if code.kind in ("import", "module") and code != LOST)
-        ran.update((filename, None) for filename in modules if scope.relative(filename) is not None)
-    for seen in observations:
-        ran.pop(str(seen.recording.command.file), None)
-    names = list(dict.fromkeys(map(os.path.basename, ran)))
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
-def _packages(paths: Iterable[str]) -> list[str]:
-    """Names of the packages that these files belong to, most files first; the standard library is left out."""
-    found: dict[str, int] = {}
-    for path in paths:
-        folder = installation(path)
-        if folder is None:
-            # What is run by exec has no file; the standard library lies in lib/python3.x itself.
-            if not os.path.isabs(path) or re.search(r"[/\\]lib(64)?[/\\]python3[^/\\]*[/\\]", path):
-                continue
-            folder = package_holder(os.path.dirname(path))
-        name = os.path.relpath(path, folder).split(os.sep)[0].removesuffix(".py")
-        if not name.startswith(_START_UP):
-            found[name] = found.get(name, 0) + 1
-    return sorted(found, key=lambda name: (-found[name], name))[:8]
 
 
 def rank_suspects(

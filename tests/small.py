@@ -7,7 +7,7 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
-from xlocal.ranking.localize import Localization
+from xlocal.ranking.comparison import Localization
 
 from xlocal.question import Question, investigate
 

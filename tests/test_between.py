@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
-from xlocal.ranking.localize import Localization
+from xlocal.ranking.comparison import Localization
 from xlocal.ranking.source import FunctionSource
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.closeup import NO_VALUE, CallKey, CallRecord, Closeup

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from xlocal.ranking.comparison import Comparison, Localization, RunSummary
 from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
-from xlocal.ranking.localize import Comparison, Localization, RunSummary
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.errors import XlocalError
 

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from small import located
 from trees import NESTED, compared, raising
+from xlocal.ranking.comparison import Comparison, Localization, RunSummary
 from xlocal.ranking.evidence import CallView, Evidence, FunctionView, RankedSuspect, Suspect
-from xlocal.ranking.localize import Comparison, Localization, RunSummary
 from xlocal.ranking.source import SourceIndex
 from xlocal.tracer.calltree import CallTree, Function
 from xlocal.tracer.scope import Scope

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from small import kinds, located, slugs, suspects
+from xlocal.ranking.comparison import Comparison
 from xlocal.ranking.diff import diff
-from xlocal.ranking.localize import Comparison
 from xlocal.ranking.signals import difference_findings
 from xlocal.tracer.calltree import CallTree, Function
 from xlocal.tracer.errors import SessionError

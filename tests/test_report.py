@@ -7,8 +7,8 @@ import io
 import json
 
 import pytest
+from xlocal.ranking.comparison import Comparison, Localization, RunSummary
 from xlocal.ranking.evidence import Evidence, RankedSuspect, Suspect
-from xlocal.ranking.localize import Comparison, Localization, RunSummary
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.errors import Warned
 

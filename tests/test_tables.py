@@ -18,8 +18,8 @@ import table3
 import table4
 from hypothesis import given
 from hypothesis import strategies as st
+from xlocal.ranking.comparison import Comparison
 from xlocal.ranking.evidence import Evidence, Suspect
-from xlocal.ranking.localize import Comparison
 from xlocal.tracer.calltree import Function
 
 CODE = "def total(prices):\n    return sum(prices)\n\n\ndef label(price):\n    return str(price)\n"

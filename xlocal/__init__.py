@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from xlocal.question import investigate as investigate
     from xlocal.question import read_issue as read_issue
     from xlocal.question import rerank as rerank
+    from xlocal.ranking.comparison import Comparison as Comparison
+    from xlocal.ranking.comparison import Localization as Localization
+    from xlocal.ranking.comparison import RunSummary as RunSummary
     from xlocal.ranking.evidence import Evidence as Evidence
     from xlocal.ranking.evidence import RankedSuspect as RankedSuspect
     from xlocal.ranking.evidence import Suspect as Suspect
-    from xlocal.ranking.localize import Comparison as Comparison
-    from xlocal.ranking.localize import Localization as Localization
-    from xlocal.ranking.localize import RunSummary as RunSummary
     from xlocal.ranking.localize import compare as compare
     from xlocal.ranking.localize import rank_suspects as rank_suspects
     from xlocal.session import Session as Session
@@ -74,9 +74,9 @@ _HOMES = {
     "CallTree": "tracer.calltree",
     "Function": "tracer.calltree",
     # comparing and ranking
-    "Comparison": "ranking.localize",
-    "Localization": "ranking.localize",
-    "RunSummary": "ranking.localize",
+    "Comparison": "ranking.comparison",
+    "Localization": "ranking.comparison",
+    "RunSummary": "ranking.comparison",
     "compare": "ranking.localize",
     "rank_suspects": "ranking.localize",
     "Evidence": "ranking.evidence",

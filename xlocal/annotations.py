@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from xlocal.ranking.comparison import Localization
 from xlocal.ranking.evidence import RankedSuspect
-from xlocal.ranking.localize import Localization
 from xlocal.report import all_warnings, is_changed, plain, reason, where
 from xlocal.sarif import SOURCE, base_of
 from xlocal.tracer.scope import Scope

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from xlocal.question import Progress, Question, investigate
+from xlocal.ranking.comparison import Localization
 from xlocal.ranking.evidence import RankedSuspect
-from xlocal.ranking.localize import Localization
 from xlocal.ranking.observation import observe
 from xlocal.ranking.source import SourceIndex
 from xlocal.report import all_warnings, distance, outcome, print_text, reason, short_name, where

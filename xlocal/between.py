@@ -21,7 +21,7 @@ from pathlib import Path
 
 from xlocal.failing import add_evidence
 from xlocal.question import Progress, Question, Ready, Run, answer
-from xlocal.ranking.localize import Comparison, Localization
+from xlocal.ranking.comparison import Comparison, Localization
 from xlocal.ranking.signals import Finding, weigh
 from xlocal.ranking.source import FunctionSource, SourceIndex
 from xlocal.tracer import layout

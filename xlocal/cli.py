@@ -36,7 +36,7 @@ from xlocal.tracer.errors import XlocalError
 from xlocal.trajectory_commands import COMMANDS as TRAJECTORY_COMMANDS
 
 if TYPE_CHECKING:
-    from xlocal.ranking.localize import Localization
+    from xlocal.ranking.comparison import Localization
 
 FORMATS = ("text", "json", "markdown", *REPORT_FORMATS)
 INTERRUPTED = 130

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from xlocal.doctor import find_program, interpreters
 from xlocal.question import Progress, Question, investigate
-from xlocal.ranking.localize import Localization
+from xlocal.ranking.comparison import Localization
 from xlocal.report import plain, reason, short_name
 from xlocal.tracer.calltree import Function
 from xlocal.tracer.errors import XlocalError

@@ -15,8 +15,9 @@ from rich.text import Text
 from xlocal.aligned import ENDED, MOVED_FROM, MOVED_TO, ONLY_BUGGY, ONLY_REFERENCE, Rows, align
 from xlocal.kept import kept_difference
 from xlocal.outline import ALIKE, CALL, CUT, PATH, REPEAT, Line, Outline, outline
+from xlocal.ranking.comparison import Comparison
 from xlocal.ranking.diff import TreeDiff, diff
-from xlocal.ranking.localize import CELLS_PER_SECOND, Comparison
+from xlocal.ranking.localize import CELLS_PER_SECOND
 from xlocal.ranking.observation import Observation, observe
 from xlocal.ranking.source import SourceIndex
 from xlocal.report import plain, short_name

@@ -14,8 +14,8 @@ from rich.text import Text
 from xlocal.kept import Numbers, SeenCalls, lines_title
 from xlocal.question import rerank
 from xlocal.ranking.closer import cut, cut_apart
+from xlocal.ranking.comparison import Comparison, Localization
 from xlocal.ranking.evidence import CallView, FunctionView, RankedSuspect
-from xlocal.ranking.localize import Comparison, Localization
 from xlocal.ranking.observation import observe
 from xlocal.ranking.source import FunctionSource, SourceIndex
 from xlocal.report import plain, print_wrapped, where

@@ -14,8 +14,8 @@ from pathlib import Path, PurePosixPath
 
 from xlocal.executed import Executed, Place, TestRun, run_tests
 from xlocal.question import Progress, Question, investigate, with_warnings
+from xlocal.ranking.comparison import Comparison, Localization
 from xlocal.ranking.evidence import Evidence, Suspect
-from xlocal.ranking.localize import Comparison, Localization
 from xlocal.ranking.signals import traceback_findings, weigh
 from xlocal.ranking.source import SourceIndex
 from xlocal.ranking.spectrum import ochiai

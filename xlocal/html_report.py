@@ -19,8 +19,8 @@ from xlocal.explain import numbered, why_unseen
 from xlocal.flame import flame
 from xlocal.kept import Numbers, lines_title
 from xlocal.outline import ALIKE, CALL, Line, outline
+from xlocal.ranking.comparison import Localization, RunSummary
 from xlocal.ranking.evidence import CallView, FunctionView, RankedSuspect
-from xlocal.ranking.localize import Localization, RunSummary
 from xlocal.ranking.source import SourceIndex
 from xlocal.report import all_warnings, distance, outcome, plain, reason, where
 from xlocal.session import Session

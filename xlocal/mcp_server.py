@@ -27,8 +27,8 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.types import ListRootsResult, Tool, ToolAnnotations
 from pydantic import Field, ValidationError
 
+from xlocal.ranking.comparison import Localization
 from xlocal.ranking.evidence import RankedSuspect
-from xlocal.ranking.localize import Localization
 from xlocal.ranking.rank import DEFAULT_RANKER
 from xlocal.session import FILE, named_after
 from xlocal.settings import RANKERS

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from xlocal.kept import Keeper
-from xlocal.ranking.localize import Comparison, Localization, compare, rank_suspects
+from xlocal.ranking.comparison import Comparison, Localization
+from xlocal.ranking.localize import compare, rank_suspects
 from xlocal.ranking.observation import observe
 from xlocal.ranking.source import SourceIndex
 from xlocal.session import COMPARISON, RECORDINGS, Session, digests, replacing, settled

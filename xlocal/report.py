@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from xlocal.doctor import Check
+from xlocal.ranking.comparison import Comparison, Localization, RunSummary
 from xlocal.ranking.evidence import Evidence, RankedSuspect
-from xlocal.ranking.localize import Comparison, Localization, RunSummary
 from xlocal.tracer.errors import Warned
 
 SCHEMA = 1

@@ -15,7 +15,7 @@ from xlocal.tracer.errors import UsageError, Warned, XlocalError
 
 if TYPE_CHECKING:
     from xlocal.diff_view import Compared
-    from xlocal.ranking.localize import Localization
+    from xlocal.ranking.comparison import Localization
 
 # What `--format` of trace and rank takes beside text, json and markdown.
 FORMATS = ("html", "sarif", "github")

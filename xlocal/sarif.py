@@ -9,8 +9,8 @@ from importlib.metadata import version
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+from xlocal.ranking.comparison import Localization
 from xlocal.ranking.evidence import Evidence, FunctionView, RankedSuspect
-from xlocal.ranking.localize import Localization
 from xlocal.ranking.signals import times
 from xlocal.report import all_warnings, distance, outcome, plain, reason, where
 from xlocal.tracer import layout
