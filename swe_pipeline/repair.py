@@ -3,96 +3,27 @@
 from __future__ import annotations
 
 import functools
-import posixpath
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 from pydantic import BaseModel, Field
 from xlocal.ranking.source import SourceIndex
 from xlocal.swe_pipeline.agent import Assistant, GaveUp, Rejected, as_data, prompt
-from xlocal.swe_pipeline.augment import ValidationTest
-from xlocal.swe_pipeline.checkout import Checkout
+from xlocal.swe_pipeline.checks import Check, Results, Suite, baseline, run_directly, run_suite
+from xlocal.swe_pipeline.cleaning import clean_patch, new_files
 from xlocal.swe_pipeline.conversation import Task, Tool
-from xlocal.swe_pipeline.covering import Choice
-from xlocal.swe_pipeline.leads import Lead, Leads, TreeScope, is_test
+from xlocal.swe_pipeline.leads import Lead, Leads, TreeScope
 from xlocal.swe_pipeline.limits import LimitReached
-from xlocal.swe_pipeline.patches import check_paths, touched_paths
-from xlocal.swe_pipeline.reproduce import Reproduction, ScriptPair, run_script
+from xlocal.swe_pipeline.reproduce import Reproduction
 from xlocal.swe_pipeline.tools import work_tools
-from xlocal.swe_pipeline.workspace import SCRATCH, State, describe
+from xlocal.swe_pipeline.workspace import SCRATCH, State
 from xlocal.tracer.errors import CheckoutError
 
 TEMPERATURE = 0.5
 ROUNDS = 8  # patches that may be handed in
 _SOURCE_BYTES = 40_000  # of suspects in the prompt
-_MODES = re.compile(r"(?m)^(?:old|new) mode \d+\n")
-_FILE = re.compile(r"(?m)^(?=diff --git )")
-# Left in a work tree by programs that ran there.
-_OF_BUG = ("reproduction", "validation")  # kinds of tests that can fail because of the bug
 UNPROVEN = "unproven: no test shows the bug"
-_LITTER = (".orig", ".rej", ".pyc", ".log", ".swp", ".bak", ".tmp")
-
-
-class Regression(Protocol):
-    """Existing tests near to the suspects, chosen at the base commit alone."""
-
-    def choose(self, checkout: Checkout, places: Sequence[tuple[str, str]]) -> Choice:
-        """Test files for functions (path, qualname), the nearest first, and how they were chosen."""
-        ...
-
-    def run(self, checkout: Checkout, files: Sequence[str]) -> Mapping[str, bool]:
-        """The tests in some files by name, and whether each passes; skipped ones are left out."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One test's outcome: `kind` is reproduction, reference, validation or regression."""
-
-    kind: str
-    name: str
-    passed: bool
-    output: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Results:
-    """All tests on one state of the work tree."""
-
-    checks: tuple[Check, ...]
-
-    def of(self, *kinds: str) -> tuple[Check, ...]:
-        """Those of some kinds."""
-        return tuple(check for check in self.checks if check.kind in kinds)
-
-    @property
-    def green(self) -> bool:
-        """Whether all pass; no tests at all are no proof."""
-        return bool(self.checks) and all(check.passed for check in self.checks)
-
-    def shows_repair(self, before: Results) -> bool:
-        """Whether a test of the bug passes here and failed in `before`: existing tests alone show no repair."""
-        failed = {(check.kind, check.name) for check in before.of(*_OF_BUG) if not check.passed}
-        return any(check.passed and (check.kind, check.name) in failed for check in self.of(*_OF_BUG))
-
-    def score(self) -> tuple[int, int, int]:
-        """To choose by: the reproduction first, then nothing broken, then the validation tests."""
-        return (
-            sum(check.passed for check in self.of("reproduction")),
-            -sum(not check.passed for check in self.of("regression", "reference")),
-            sum(check.passed for check in self.of("validation")),
-        )
-
-    def summary(self) -> str:
-        """For people: `reproduction 1/1, validation 2/3, regression 40/40`."""
-        counted = []
-        for kind in ("reproduction", "reference", "validation", "regression"):
-            of_kind = self.of(kind)
-            if of_kind:
-                counted.append(f"{kind} {sum(check.passed for check in of_kind)}/{len(of_kind)}")
-        return ", ".join(counted) or "no tests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,20 +67,6 @@ class Patch:
         return sum(line[:1] in "+-" and not line.startswith(("+++", "---")) for line in lines if line)
 
 
-@dataclass
-class Suite:
-    """The tests that judge a patch. `chosen` are files of existing tests, and `how` tells why those; of them, the tests
-    that passed at the base commit (`passing`) count.
-    """
-
-    pair: ScriptPair | None = None
-    validation: tuple[ValidationTest, ...] = ()
-    regression: Regression | None = None
-    chosen: tuple[str, ...] = ()
-    how: str = ""
-    passing: frozenset[str] = field(default_factory=frozenset)
-
-
 class PatchReady(BaseModel):
     """The repair is done."""
 
@@ -160,81 +77,6 @@ class PatchReady(BaseModel):
         description="validation or existing tests, by name, that you are certain ask for something wrong, such as the "
         "reported behaviour itself",
     )
-
-
-def baseline(assistant: Assistant, suite: Suite, leads: Leads) -> Results:
-    """Run all tests before any repair, and fix which regression tests count."""
-    if suite.regression is not None:
-        checkout, places = assistant.workspace.checkout, [(lead.path, lead.qualname) for lead in leads.leads[:20]]
-        choice = assistant.execute(
-            {"choose tests near": [f"{path}::{qualname}" for path, qualname in places]},
-            lambda: _undisturbed(assistant, lambda: asdict(_regression(suite).choose(checkout, places))),
-        )
-        chosen = suite.chosen = tuple(choice["files"])
-        outcome = _run_regression(assistant, suite, suite.chosen, "before")
-        suite.passing = frozenset(name for name, passed in outcome.items() if passed)
-        # A file that took too long, or none of whose tests passed, would only cost time again and again.
-        useful = {name.partition("::")[0] for name in suite.passing}
-        suite.chosen = tuple(file for file in chosen if file in useful) or suite.chosen
-        suite.how = choice["how"] if suite.passing or not chosen else f"{choice['how']}; none of them passes here"
-    return run_suite(assistant, suite, what="before", known=suite.passing)
-
-
-def _regression(suite: Suite) -> Regression:
-    if suite.regression is None:
-        raise ValueError("no regression tests were asked for")
-    return suite.regression
-
-
-def _run_regression(assistant: Assistant, suite: Suite, files: Sequence[str], what: str) -> Mapping[str, bool]:
-    if not files:
-        return {}
-    outcome: Mapping[str, bool] = assistant.execute(
-        {"regression tests": list(files), "what": what},
-        lambda: _undisturbed(assistant, lambda: dict(_regression(suite).run(assistant.workspace.checkout, files))),
-    )
-    return outcome
-
-
-def _undisturbed(assistant: Assistant, work: Callable[[], Any]) -> Any:
-    """What `work` returns, with the work tree put back: what tests leave behind must not get into a patch."""
-    workspace = assistant.workspace
-    before = workspace.snapshot()
-    result = work()
-    if workspace.snapshot().digest() != before.digest():
-        workspace.restore(before)
-    return result
-
-
-def run_suite(assistant: Assistant, suite: Suite, *, what: str, known: frozenset[str] | None = None) -> Results:
-    """Every test on the work tree as it is. `known` are regression tests whose passing was just seen."""
-    _write_scripts(assistant, suite)
-    checks = []
-    for name, text in (suite.pair.scripts() if suite.pair else {}).items():
-        run = run_script(assistant, name, text)
-        kind = "reproduction" if name == "buggy.py" else "reference"
-        checks.append(Check(kind, name, run.exit_status == 0, describe(run)))
-    for test in suite.validation:
-        run = run_script(assistant, test.name, test.source)
-        checks.append(Check("validation", test.name, run.exit_status == 0, describe(run)))
-    if suite.passing:
-        seen = dict.fromkeys(known, True) if known else _run_regression(assistant, suite, suite.chosen, what)
-        checks += [Check("regression", name, bool(seen.get(name))) for name in sorted(suite.passing)]
-    return Results(tuple(checks))
-
-
-def _write_scripts(assistant: Assistant, suite: Suite) -> None:
-    """The scripts as they were checked, whatever the agent made of them since."""
-    texts = dict(suite.pair.scripts()) if suite.pair else {}
-    texts.update({test.name: test.source for test in suite.validation})
-
-    def work() -> Any:
-        for name, text in texts.items():
-            assistant.workspace.write(f"{SCRATCH}/{name}", text)
-        return None
-
-    if texts:
-        assistant.execute({"write": sorted(texts)}, work)
 
 
 def repair(
@@ -407,23 +249,7 @@ class _Tries:
 
     def run_tests(self) -> str:
         """Run all tests that judge the repair: the reproduction, validation tests, and the nearest existing tests."""
-        return _report(self._direct())
-
-    def _direct(self) -> Results:
-        """As `run_suite`, but as one step: the tool around it is recorded already."""
-        workspace, suite = self._assistant.workspace, self._suite
-        checks = []
-        scripts = dict(suite.pair.scripts()) if suite.pair else {}
-        scripts.update({test.name: test.source for test in suite.validation})
-        for name, text in scripts.items():
-            workspace.write(f"{SCRATCH}/{name}", text)
-            run = workspace.python(f"{SCRATCH}/{name}", timeout=120, env={"PYTHONHASHSEED": "0"})
-            kind = "reproduction" if name == "buggy.py" else "reference" if name.startswith("ref") else "validation"
-            checks.append(Check(kind, name, run.exit_status == 0, describe(run)))
-        if suite.passing:
-            seen = _undisturbed(self._assistant, lambda: _regression(suite).run(workspace.checkout, suite.chosen))
-            checks += [Check("regression", name, bool(seen.get(name))) for name in sorted(suite.passing)]
-        return Results(tuple(checks))
+        return _report(run_directly(self._assistant, self._suite))
 
     def check(self, answer: PatchReady) -> None:
         """Raise Rejected with what fails."""
@@ -491,62 +317,3 @@ def _finish(assistant: Assistant, suite: Suite, patch: Patch, before: Results) -
     if found.ended in ("green", UNPROVEN) and found.verdict not in found.ended:
         return replace(found, ended=f"on a fresh work tree the patch gives {results.summary()}")
     return found
-
-
-def clean_patch(diff: str) -> tuple[str, tuple[str, ...]]:
-    """A diff without what no repair needs, and the names of what was left out, some with a reason.
-
-    That is: tests, scripts and litter; links that leave the work tree, files that steer git, and changes of a file's
-    mode, which would do more to the user's tree than its text says.
-    """
-    pieces = [piece if piece.endswith("\n") else piece + "\n" for piece in _FILE.split(diff) if piece.strip()]
-    # By file: one that becomes a link is a deletion and a creation.
-    left_out: dict[str, str] = {}
-    for piece in pieces:
-        names = touched_paths(piece)
-        reasons = [reason for name in names if (reason := _why_unwanted(name, piece)) is not None]
-        left_out.update(dict.fromkeys(names, reasons[0]) if reasons else {})
-    kept = [piece for piece in pieces if not any(name in left_out for name in touched_paths(piece))]
-    modes = {name: " (its mode)" for piece in kept if _MODES.search(_head(piece)) for name in touched_paths(piece)}
-    text = "".join(_MODES.sub("", _head(piece)) + piece[len(_head(piece)) :] for piece in kept)
-    check_paths(text)
-    return text, tuple(f"{name}{reason}" for name, reason in {**modes, **left_out}.items())
-
-
-def new_files(diff: str) -> tuple[str, ...]:
-    """The files that a diff makes, by name."""
-    pieces = [piece for piece in _FILE.split(diff) if "\nnew file mode" in _head(piece)]
-    return tuple(name for piece in pieces for name in touched_paths(piece))
-
-
-def _head(piece: str) -> str:
-    """What stands before the first hunk of a file's diff."""
-    return re.split(r"(?m)^(?=@@ |GIT binary patch)", piece, maxsplit=1)[0]
-
-
-def _why_unwanted(name: str, piece: str) -> str | None:
-    """A reason to leave a file out, empty where its name tells it; None when it is to be kept."""
-    if name.rpartition("/")[2].startswith(".git"):
-        return " (steers git)"
-    if re.search(r"(?m)^(new file mode|new mode|index \S+) 160000$", _head(piece)):
-        return " (another repository)"
-    if re.search(r"(?m)^(new file mode|index \S+) 120000$", _head(piece)) and _leaves_tree(name, piece):
-        return " (a link out of the work tree)"
-    if _MODES.search(_head(piece)) and _head(piece) == piece and "\nrename " not in piece:
-        return " (its mode)"
-    return "" if _is_unwanted(name, piece) else None
-
-
-def _leaves_tree(name: str, piece: str) -> bool:
-    """Whether the new target of a link is outside of the work tree, or in git's own folder."""
-    targets = re.findall(r"(?m)^\+(?!\+\+ )(.*)$", piece[len(_head(piece)) :])
-    places = [posixpath.normpath(posixpath.join(posixpath.dirname(name), target)) for target in targets]
-    return any(place.startswith("/") or {"..", ".git"} & set(place.split("/")) for place in places)
-
-
-def _is_unwanted(name: str, piece: str) -> bool:
-    new = "\nnew file mode" in piece
-    binary = "\nGIT binary patch" in piece or "\nBinary files" in piece
-    script = new and "/" not in name and name.endswith((".py", ".sh", ".txt", ".md", ".patch", ".diff"))
-    folder = name.split("/", maxsplit=1)[0]
-    return is_test(name) or binary or script or name.endswith(_LITTER) or folder == SCRATCH

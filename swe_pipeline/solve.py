@@ -15,11 +15,12 @@ from typing import Any, Literal
 from xlocal.swe_pipeline.agent import Assistant, Progress
 from xlocal.swe_pipeline.augment import Dropped, ValidationTest, augment
 from xlocal.swe_pipeline.checkout import Checkout
+from xlocal.swe_pipeline.checks import Regression, Results, Suite
 from xlocal.swe_pipeline.leads import Leads, nearest_by_text
 from xlocal.swe_pipeline.limits import Ledger, LimitReached, Limits, Meter, Spent
 from xlocal.swe_pipeline.models import ModelName, context_window, open_model, parse_model, pricing_of, secrets
 from xlocal.swe_pipeline.prices import FilePrice, Pricing
-from xlocal.swe_pipeline.repair import Patch, Regression, Results, Suite, repair
+from xlocal.swe_pipeline.repair import Patch, repair
 from xlocal.swe_pipeline.reproduce import Reproduction, ScriptPair, compare_given, reproduce
 from xlocal.swe_pipeline.trajectory import FILE, Record, Step, Trajectory, digest, phase, plan_cut
 from xlocal.swe_pipeline.workspace import Workspace, remove_index

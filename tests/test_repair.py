@@ -11,8 +11,10 @@ import pytest
 pytest.importorskip("pydantic_ai", reason="needs the extra agents")
 
 from agents import AUGMENT, GOOD, RIGHT, SUBMIT, Shop, call, copy_of, git, needs_sandbox
+from xlocal.swe_pipeline.checks import Check, Results
+from xlocal.swe_pipeline.cleaning import clean_patch
 from xlocal.swe_pipeline.existing import ExistingTests
-from xlocal.swe_pipeline.repair import Check, Patch, Results, _is_better, clean_patch
+from xlocal.swe_pipeline.repair import Patch, _is_better
 from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
 from xlocal.tracer.errors import PatchError
 
