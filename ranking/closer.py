@@ -69,15 +69,17 @@ def _sample(
 
 
 def chosen_calls(seen: Observation, nodes: Iterable[int]) -> Chosen:
-    """What to tell the probe of the chosen nodes of one run."""
+    """What to tell the probe of the chosen nodes of one run; those that a second pass cannot find are left out."""
     numbers: dict[int, int] = {}
-    indices: dict[int, list[int]] = {}
+    indices: dict[int, set[int]] = {}
     keys: dict[int, CallKey] = {}
     for node in sorted(nodes):
-        code = int(seen.code[node])
+        thread, code = seen.threads[seen.tree.thread[node]], int(seen.code[node])
+        if thread is None or not seen.visible[node]:
+            continue
         number = numbers.setdefault(code, len(numbers))
-        indices.setdefault(code, []).append(int(seen.index[node]))
-        keys[node] = CallKey(number, 0, int(seen.index[node]))
+        indices.setdefault(code, set()).add(int(seen.index[node]))
+        keys[node] = CallKey(number, thread, int(seen.index[node]))
     focus: list[tuple[str, int, str, list[tuple[int, int]]]] = [
         (*seen.codes[code][:3], _ranges(sorted(indices[code]))) for code in numbers
     ]

@@ -81,7 +81,7 @@ def blindness(
         if closely
         else "both runs made the same calls"
     )
-    where = "in C code, in another thread or process" if closely else "in values, in C code, or in another process"
+    where = "in C code or in another process" if closely else "in values, in C code, or in another process"
     return (
         f"{alike}, so no function stands out: the difference lies {where}, or beyond what is looked at. "
         "A reference without the feature, or with ordinary input, would show more"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -27,7 +28,8 @@ class Observation:
     `steady` those called in every run. `uncaught` is the exception that ended the script, then its causes, with its
     frames still as code locations. `outside` names executed files out of the scope.
     For each node of the tree, shape (n,): `code` indexes `codes` (-1: node 0), `index` counts the calls of that code
-    before it in its thread, `visible` says whether a second pass can find it (a function's own call, first thread).
+    before it in its thread, `visible` says whether a second pass can find it (a function's own call, in a thread of the
+    first process that is the first or has a name of its own). `threads` are these names, by the tree's numbers.
     """
 
     recording: Recording
@@ -36,6 +38,7 @@ class Observation:
     code: IntArray
     index: IntArray
     visible: NDArray[np.bool_]
+    threads: tuple[str | None, ...]
     noisy: frozenset[Function]
     steady: frozenset[Function]
     uncaught: tuple[UncaughtException, ...]
@@ -60,6 +63,8 @@ def observe(
     raw = decode(first)
     tree, nodes = fold_nodes(raw, name)
     plain = np.array([not code.name.startswith("<") for code in raw.codes] + [False])
+    threads = _thread_names(first)
+    again = np.array([name is not None for name in threads])
     noisy: set[Function] = set()
     steady = set(tree.counts())
     for traces in others:
@@ -74,13 +79,21 @@ def observe(
         codes=raw.codes,
         code=raw.code[nodes],
         index=call_numbers(raw)[nodes],
-        visible=plain[raw.code[nodes]] & (tree.thread == 0),
+        visible=plain[raw.code[nodes]] & again[tree.thread],
+        threads=threads,
         noisy=frozenset(noisy),
         steady=frozenset(steady),
         uncaught=first[0].uncaught,
         outside=tuple(sorted({path for trace in first for path in trace.outside})),
         warnings=tuple(_warnings(recording, first, noisy)),
     )
+
+
+def _thread_names(traces: Sequence[Trace]) -> tuple[str | None, ...]:
+    """What a second pass knows each thread by: '' for the first, its name where no other has it, else None."""
+    own = Counter(stream.name for stream in traces[0].streams if stream.number)
+    names = ["" if not s.number else s.name if s.name and own[s.name] == 1 else None for s in traces[0].streams]
+    return (*names, *(None for trace in traces[1:] for _ in trace.streams))
 
 
 def namer(recording: Recording, index: SourceIndex, scope: Scope) -> Callable[[Code], Function | None]:

@@ -315,7 +315,7 @@ def renumbered(folder: Path, old: list[str], new: list[str]) -> dict[int, int]:
         revisions.append(Revision(name, "", folder / name))
     record = CallRecord({}, {}, NO_VALUE, None, {line: line for line in range(1, len(old) + 1)})
     focus = [(str(folder / "good" / "m.py"), 1, "f", [(0, 1)])]
-    key = CallKey(0, 0, 0)
+    key = CallKey(0, "", 0)
     seen = _Lines(*revisions).of_bad(focus, Closeup({key: record}, ())).calls[key].lines
     return {line: number for number, line in seen.items()}
 

@@ -31,6 +31,28 @@ def previews(values: Any) -> dict[str, str]:
 
 
 @on_each_probe
+def test_threads_are_told_apart_by_name(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        import threading
+
+        class Quiet(threading.Thread):
+            def run(self):
+                put(3)
+
+        def put(x):
+            return -x
+
+        put(1)
+        for thread in threading.Thread(target=put, args=(2,), name="worker"), Quiet(name="quiet"):
+            thread.start()
+            thread.join()
+    """
+    calls = seen(probe, tmp_path, source, ["put"]).calls
+    given = {key.thread: record.before["x"].preview for key, record in calls.items()}
+    assert given == {"": "1", "worker": "2", "thread 2": "3"}
+
+
+@on_each_probe
 def test_a_call_is_seen_from_arguments_to_result(probe: Probe, tmp_path: Path) -> None:
     source = """
         class Box:
@@ -46,7 +68,7 @@ def test_a_call_is_seen_from_arguments_to_result(probe: Probe, tmp_path: Path) -
         box.put(2, 3, 4, key="v")
     """
     calls = seen(probe, tmp_path, source, ["put"]).calls
-    first, second = calls[CallKey(0, 0, 0)], calls[CallKey(0, 0, 1)]
+    first, second = calls[CallKey(0, "", 0)], calls[CallKey(0, "", 1)]
     assert previews(first.before) == {"self": "<Box>", "x": "1", "rest": "()", "more": "{}"}
     assert previews(first.after)["self.held"] == "None"
     assert first.out.preview == "0"
@@ -78,7 +100,7 @@ def test_exceptions_that_leave_and_those_that_do_not(probe: Probe, tmp_path: Pat
         loop([1])
     """
     calls = seen(probe, tmp_path, source, ["fail", "catch", "loop"]).calls
-    assert [calls[CallKey(number, 0, 0)].error for number in range(3)] == ["KeyError", None, None]
+    assert [calls[CallKey(number, "", 0)].error for number in range(3)] == ["KeyError", None, None]
 
 
 @on_each_probe
@@ -93,7 +115,7 @@ def test_generators_are_one_call_each(probe: Probe, tmp_path: Path) -> None:
         list(count(3))
     """
     calls = seen(probe, tmp_path, source, ["count"]).calls
-    records = [calls[CallKey(0, 0, number)] for number in range(3)]
+    records = [calls[CallKey(0, "", number)] for number in range(3)]
     assert len(calls) == 3
     assert records[0].out.digest == records[1].out.digest != records[2].out.digest
     assert [record.lines[4] for record in records] == [2, 2, 3]
@@ -174,8 +196,8 @@ def test_digests_do_not_depend_on_addresses(probe: Probe, tmp_path: Path) -> Non
         keep = [Thing() for _ in range(os.getpid() % 100)]
         take(Thing(), repr(Thing()), Thing, take)
     """
-    one = seen(probe, tmp_path, source, ["take"]).calls[CallKey(0, 0, 0)]
-    other = seen(probe, tmp_path, source, ["take"]).calls[CallKey(0, 0, 0)]
+    one = seen(probe, tmp_path, source, ["take"]).calls[CallKey(0, "", 0)]
+    other = seen(probe, tmp_path, source, ["take"]).calls[CallKey(0, "", 0)]
     assert one.before["things"].digest == other.before["things"].digest
 
 
@@ -221,7 +243,7 @@ def record(**changes: Any) -> CallRecord:
     ],
 )
 def test_what_repeats_do_not_agree_on_is_dropped(other: CallRecord, kept: bool) -> None:
-    key = CallKey(0, 0, 0)
+    key = CallKey(0, "", 0)
     common = steady([Closeup({key: record()}, ()), Closeup({key: other}, ())])
     assert (key in common.calls) == kept
     if kept and other.out.digest == "2":

@@ -483,6 +483,36 @@ def test_the_writer_is_a_method_of_the_same_class_and_the_innermost(tmp_path: Pa
     assert "writer" not in kinds(found, "Box.outer")
 
 
+def test_calls_of_other_threads_are_seen_closely(tmp_path: Path) -> None:
+    module = """
+        def half(x):
+            if x % 2:
+                return -1
+            return x // 2
+
+        def whole(x):
+            return x
+    """
+    script = """
+        import lib, threading
+        from concurrent.futures import ThreadPoolExecutor
+        lib.half(2)
+        named = threading.Thread(target=lib.half, args=({},), name="worker")
+        named.start(); named.join()
+        for same in range(2):
+            twin = threading.Thread(target=lib.whole, args=({},), name="twin")
+            twin.start(); twin.join()
+        with ThreadPoolExecutor(1) as pool:
+            exit(0 if pool.submit(lib.half, 4).result() == 2 and {} == 6 else 1)
+    """
+    found = located(tmp_path, module, script.format(7, 7, 7), script.format(6, 6, 6))
+    assert kinds(found, "half")["argument"] == "was given x=7, but 6 in the reference run"
+    assert kinds(found, "half")["return"] == "returned -1, but 3 in the reference run"
+    assert kinds(found, "half")["line"] == "took line 4 only in the buggy run"
+    assert kinds(found, "whole") == {}  # two threads of one name are not told apart
+    assert "second-pass-differs" not in slugs(found)
+
+
 def test_an_order_that_follows_addresses_is_noise(tmp_path: Path) -> None:
     module = """
         class Node:

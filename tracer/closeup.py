@@ -30,10 +30,11 @@ NO_VALUE = Value(UNKNOWN, "?")
 
 
 class CallKey(NamedTuple):
-    """One call of a run: the number of its function among those chosen, its thread, how manieth there (from 0)."""
+    """One call of a run: the number of its function among those chosen, the name of its thread ('' for the first
+    one), how manieth there (from 0)."""
 
     function: int
-    thread: int
+    thread: str
     nth: int
 
 
@@ -74,13 +75,14 @@ class _Tables:
         self.arguments: dict[int, Mapping[str, Value]] = {0: {}}
         self.lines: dict[int, Mapping[int, int]] = {}
         self.types: dict[int, str] = {1: "?"}
+        self.threads: dict[int, str] = {0: ""}
         self.calls: dict[CallKey, CallRecord] = {}
         self.warnings: list[Warned] = []
 
     def read(self, content: bytes) -> Closeup:
         for kind, payload in _records(content):
             try:
-                self._take(kind, json.loads(payload) if kind in b"DALXVE" else None)
+                self._take(kind, json.loads(payload) if kind in b"DALXTVE" else None)
             except (ValueError, KeyError, IndexError, TypeError):
                 self.warnings.append(Warned("trace-cut-short", "the second pass was damaged; what came before is used"))
                 break
@@ -97,6 +99,8 @@ class _Tables:
             self.lines[value[0]] = dict(zip(pairs, pairs, strict=True))
         elif kind == b"X":
             self.types[value[0]] = value[1]
+        elif kind == b"T":
+            self.threads[value[0]] = value[1] or f"thread {value[0]}"
         elif kind == b"V":
             for row in value:
                 self._row(row)
@@ -105,7 +109,7 @@ class _Tables:
 
     def _row(self, row: Sequence[int]) -> None:
         function, thread, index, before, out, after, error, lines = row
-        key = CallKey(function, thread, index)
+        key = CallKey(function, self.threads[thread], index)
         self.calls.pop(key, None)  # a generator's row replaces that of its last yield, at its place in time
         self.calls[key] = CallRecord(
             before=self.arguments[before],

@@ -371,7 +371,7 @@ class FocusBackend:
     """Records the chosen calls by sys.settrace; the same `start`, `stop` and `paused` as the probe's backends.
 
     The probe's subclass adds `left_by_exception(frame)`, `is_finished(frame)` (a generator's, for good),
-    `is_seeded(filename)` and `seed(filename, seed)`.
+    `is_seeded(filename)`, `seed(filename, seed)` and `thread_name(thread)`.
     """
 
     name = "focus"
@@ -427,6 +427,8 @@ class FocusBackend:
         with self.lock:
             self.streams += 1
             number = self.streams
+        name = self.thread_name(threading._active.get(threading.get_ident()))
+        self.recorder.writer.write_json(b"T", 0, [number, name])
         hook = self._hook(number)
         sys.settrace(hook)
         return hook(frame, event, arg)

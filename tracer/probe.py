@@ -245,8 +245,7 @@ class Recorder:
             self.by_ident[stream.ident] = stream
         thread = threading._active.get(stream.ident)  # current_thread() would invent a dummy thread
         place, order = self.thread_starts.pop(id(thread), None) or (None, self.next_order() if stream.number else 0)
-        name = thread.name if type(thread) is threading.Thread else ""
-        self.writer.write_json(b"T", stream.number, {"name": name, "started_at": place, "order": order})
+        self.writer.write_json(b"T", stream.number, {"name": thread_name(thread), "started_at": place, "order": order})
         if "greenlet" in sys.modules:
             follow_greenlets(self)
         return stream
@@ -1034,7 +1033,7 @@ def focus_backend():
         exec(compile(file.read(), path, "exec"), names)
 
     class Focus(names["FocusBackend"]):
-        is_seeded, seed = staticmethod(_is_seeded), staticmethod(_seed)
+        is_seeded, seed, thread_name = staticmethod(_is_seeded), staticmethod(_seed), staticmethod(thread_name)
 
         def start(self):
             frames = ProfileBackend(self.recorder)  # it knows the opcodes
@@ -1153,6 +1152,11 @@ def held_memory(shift):
     large = [bytes(size) for size in range(496, 8192, 272) for _ in range(shift)]
     objects = [object() for _ in range(shift * 7)]
     return small, large, objects
+
+
+def thread_name(thread):
+    """A thread's name; '' for one of a class that may run code of its own to tell it."""
+    return thread.name if type(thread) is threading.Thread else ""
 
 
 def _seed_imported(seed):
