@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -154,6 +155,20 @@ def _script(file: Path) -> str:
         return file.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--pair {file}: cannot be read as UTF-8 text: {error}") from None
+
+
+def limiting_option(ended: str) -> str | None:
+    """The option of the limit that ended a run; None where no option raises it, or none ended it."""
+    if not ended.startswith("limit: "):
+        return None
+    kinds = {
+        r"the batch's limit of \$": "--batch-budget",
+        r"the batch's limit of \d+ tokens": "--batch-tokens",
+        r"the limit of \$": "--budget",
+        r"the limit of \d+ tokens": "--tokens",
+        r"the time limit": "--time",
+    }
+    return next((option for text, option in kinds.items() if re.search(text, ended)), None)
 
 
 @contextlib.contextmanager

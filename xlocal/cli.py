@@ -24,7 +24,6 @@ import click
 
 from xlocal import completing
 from xlocal.agent_commands import COMMANDS as AGENT_COMMANDS
-from xlocal.agent_commands import SWE_COMMANDS as AGENT_SWE_COMMANDS
 from xlocal.integration_commands import COMMANDS as INTEGRATION_COMMANDS
 from xlocal.report_commands import COMMANDS as REPORT_COMMANDS
 from xlocal.report_commands import FORMATS as REPORT_FORMATS
@@ -32,6 +31,7 @@ from xlocal.report_commands import QUIET, render
 from xlocal.settings import BACKENDS, RANKERS, Settings, load_settings
 from xlocal.swe_commands import swe
 from xlocal.swe_grading_commands import COMMANDS as GRADING_COMMANDS
+from xlocal.swe_solving_commands import COMMANDS as SOLVING_COMMANDS
 from xlocal.tracer.errors import XlocalError
 from xlocal.trajectory_commands import COMMANDS as TRAJECTORY_COMMANDS
 
@@ -452,12 +452,10 @@ def doctor(as_json: bool) -> None:
 
 
 cli.add_command(swe)
-for _command in GRADING_COMMANDS:
+for _command in (*GRADING_COMMANDS, *SOLVING_COMMANDS):
     swe.add_command(_command)
 for _command in (*REPORT_COMMANDS, *AGENT_COMMANDS, *TRAJECTORY_COMMANDS, *INTEGRATION_COMMANDS):
     cli.add_command(_command)
-for _command in AGENT_SWE_COMMANDS:
-    swe.add_command(_command)
 
 
 def _settings(given: dict[str, Any]) -> Settings:

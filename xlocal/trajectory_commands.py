@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from xlocal.agent_commands import FACTS, batch_command, confined, fresh, limiting_option, reopened, resume_command
-from xlocal.agent_options import NOT_GREEN, UNSAFE, say, shown
+from xlocal.agent_commands import FACTS, confined, fresh, reopened, resume_command
+from xlocal.agent_options import NOT_GREEN, UNSAFE, limiting_option, say, shown
+from xlocal.swe_solving_commands import batch_command
 from xlocal.tracer.errors import UsageError
 
 if TYPE_CHECKING:
