@@ -245,7 +245,7 @@ def test_an_interpreter_elsewhere_is_told_with_the_way_to_allow_it(project):
 
 
 def test_agents_hear_of_tools_and_parameters_not_of_commands():
-    from xlocal.mcp_server import for_agents
+    from xlocal.mcp_answers import for_agents
 
     texts = {
         "no session here; record one with: xlocal trace BUGGY REFERENCE": "no session here; record one with: trace_pair",

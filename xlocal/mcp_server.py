@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
-from urllib.parse import unquote, urlparse
 
 import anyio
 import anyio.abc
@@ -27,9 +23,18 @@ from mcp.server.mcpserver.exceptions import ResourceNotFoundError, ToolError
 from mcp.types import ListRootsResult, Tool, ToolAnnotations
 from pydantic import Field, ValidationError
 
-from xlocal.ranking.comparison import Localization
-from xlocal.ranking.evidence import RankedSuspect
-from xlocal.ranking.rank import DEFAULT_RANKER
+from xlocal.mcp_answers import (
+    Differences,
+    Explained,
+    Ranking,
+    Source,
+    differences,
+    explained,
+    for_agents,
+    ranking_of,
+    source_of,
+)
+from xlocal.mcp_fence import Fence, session_folder
 from xlocal.session import FILE, named_after
 from xlocal.settings import RANKERS
 from xlocal.tracer.command import parse_command
@@ -39,7 +44,6 @@ from xlocal.worker import COMMAND, environment
 HOST = "127.0.0.1"  # there is no authentication, so nobody from elsewhere may ask
 TOP = 15
 MOST_LINES = 200
-MOST_SOURCE = 400  # lines of a function
 PATIENCE = 10  # seconds that a cancelled worker has to end what it started
 INSTRUCTIONS = """\
 xlocal finds the function to blame for a bug. Write two short scripts: one that shows the bug and one, as similar as
@@ -89,85 +93,6 @@ Which = Annotated[int, Field(ge=1, description="Which of the references, counted
 Lines = Annotated[int, Field(ge=1, description="How many lines to return at most.")]
 
 
-@dataclass(frozen=True)
-class EvidenceRow:
-    """One observation: what kind, how much it weighs (0 to 1), and a clause for people."""
-
-    kind: str
-    weight: float
-    detail: str
-
-
-@dataclass(frozen=True)
-class SuspectRow:
-    """A function that may be to blame; `line` is 0 where its source is not there."""
-
-    rank: int
-    function: str
-    path: str
-    line: int
-    end_line: int
-    score: float
-    reason: str
-    evidence: list[EvidenceRow] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """One program that was run and how it ended."""
-
-    role: str
-    command: str
-    ended: str
-    calls: int
-    functions: int
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """The suspects in order of blame, the first of `total`; `warnings` say what could not be seen."""
-
-    session: str
-    runs: list[RunRow]
-    distance: str
-    total: int
-    suspects: list[SuspectRow]
-    warnings: list[str]
-    compared_with: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class Explained:
-    """A suspect in words: its evidence, calls of both runs side by side, lines taken, values."""
-
-    suspect: SuspectRow
-    text: str
-
-
-@dataclass(frozen=True)
-class Source:
-    """The source of a function, whole or its beginning."""
-
-    function: str
-    path: str
-    line: int
-    end_line: int
-    text: str
-    whole: bool
-
-
-@dataclass(frozen=True)
-class Differences:
-    """The call tree of only the differences between the buggy run and one reference, as indented text."""
-
-    session: str
-    reference: str
-    only_buggy: int
-    only_reference: int
-    exact: bool
-    text: str
-
-
 async def client_roots(ctx: Context) -> ListRootsResult | ListRoots:
     """The roots of the client; none when it has no such notion."""
     capabilities = ctx.client_capabilities
@@ -177,47 +102,6 @@ async def client_roots(ctx: Context) -> ListRootsResult | ListRoots:
 
 
 Roots = Annotated[ListRootsResult, Resolve(client_roots)]
-
-
-class Fence:
-    """The folders in which programs may be run and files read; the first is where relative paths start."""
-
-    def __init__(self, folders: Sequence[Path]) -> None:
-        self.folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
-
-    def within(self, roots: ListRootsResult) -> Fence:
-        """The part of the fence that a client's roots leave; ToolError when that is nothing."""
-        named = [Path(os.path.realpath(path)) for root in roots.roots if (path := _path_of(str(root.uri))) is not None]
-        if not roots.roots:
-            return self
-        both = [inner for one in named for folder in self.folders if (inner := _inner(one, folder)) is not None]
-        if not both:
-            mine = ", ".join(map(str, self.folders))
-            raise ToolError(f"none of the client's roots is inside of this server's folders ({mine})")
-        return Fence(both)
-
-    @property
-    def home(self) -> Path:
-        """Where relative paths start, and sessions are kept."""
-        return self.folders[0]
-
-    def check(self, path: str | Path, what: str) -> Path:
-        """The real path; ToolError when it leads outside."""
-        real = Path(os.path.realpath(self.home / path))
-        if not any(real.is_relative_to(folder) for folder in self.folders):
-            raise ToolError(f"{what} {path}: lies outside of {', '.join(map(str, self.folders))}")
-        return real
-
-
-def _path_of(uri: str) -> str | None:
-    parsed = urlparse(uri)
-    return unquote(parsed.path) if parsed.scheme == "file" and parsed.netloc in ("", "localhost") else None
-
-
-def _inner(one: Path, other: Path) -> Path | None:
-    if one.is_relative_to(other):
-        return one
-    return other if other.is_relative_to(one) else None
 
 
 class Tools:
@@ -260,7 +144,7 @@ class Tools:
                 "timeout": timeout,
                 "issue": issue,
             },
-            "session": str(_session(fence, session)),
+            "session": str(session_folder(fence, session)),
             "top": 1,
         }
         await _work("trace", request, ctx, fence.home)
@@ -293,7 +177,7 @@ class Tools:
             "references": references,
             "timeout": timeout,
         }
-        request = {"question": question, "session": str(_session(fence, name)), "top": 1}
+        request = {"question": question, "session": str(session_folder(fence, name)), "top": 1}
         answer = await _work("localize_test", request, ctx, fence.home)
         relatives = [row["nodeid"] for row in answer["relatives"]]
         return await self._ranked(fence, name, top=top, compared_with=relatives)
@@ -312,38 +196,14 @@ class Tools:
     async def explain(self, roots: Roots, function: FunctionName, session: SessionName = "latest") -> Explained:
         """Tell why a function is suspected: its calls in both runs side by side, the lines they took, their values."""
         fence = self.fence.within(roots)
-        folder = _session(fence, session, existing=True)
-
-        def work() -> Explained:
-            from xlocal.explain import explain, print_explanation
-            from xlocal.report import make_console
-
-            explained = explain(folder, function)
-            paper = StringIO()
-            print_explanation(explained, make_console(paper))
-            return Explained(_row(explained.ranked), paper.getvalue())
-
-        return await _in_thread(work)
+        folder = session_folder(fence, session, existing=True)
+        return await _in_thread(lambda: explained(folder, function))
 
     async def show_source(self, roots: Roots, function: FunctionName, session: SessionName = "latest") -> Source:
         """Show the source of a suspect, as it is in the project now, with its place."""
         fence = self.fence.within(roots)
-        folder = _session(fence, session, existing=True)
-
-        def work() -> Source:
-            from xlocal.explain import explain
-
-            explained = explain(folder, function)
-            source = explained.source
-            if source is None:
-                raise UsageError(f"{function}: its source is not there")
-            lines = source.text.splitlines()
-            text = "\n".join(lines[:MOST_SOURCE])
-            identity = explained.ranked.suspect.function
-            whole = len(lines) <= MOST_SOURCE
-            return Source(identity.qualname, identity.path, source.line, source.end_line, text, whole)
-
-        return await _in_thread(work)
+        folder = session_folder(fence, session, existing=True)
+        return await _in_thread(lambda: source_of(folder, function))
 
     async def diff_tree(
         self, roots: Roots, session: SessionName = "latest", reference: Which = 1, lines: Lines = MOST_LINES
@@ -353,22 +213,8 @@ class Tools:
         `-` marks calls of the buggy run alone, `+` those of the reference alone, `~` calls that ended otherwise.
         """
         fence = self.fence.within(roots)
-        folder = _session(fence, session, existing=True)
-
-        def work() -> Differences:
-            from xlocal.diff_view import chosen_role, print_diff, read_again, roles_of
-            from xlocal.report import make_console, plain
-
-            role = chosen_role(roles_of(folder), reference)
-            compared = read_again(folder, (role,), budget=60.0)[0]
-            paper = StringIO()
-            paper.writelines(f"warning: {warned.slug}: {plain(warned.text)}\n" for warned in compared.warnings)
-            print_diff(compared, make_console(paper), most=lines)
-            difference = compared.difference
-            counts = len(difference.deleted), len(difference.inserted)
-            return Differences(session, role, *counts, difference.exact, paper.getvalue())
-
-        return await _in_thread(work)
+        folder = session_folder(fence, session, existing=True)
+        return await _in_thread(lambda: differences(folder, session, reference=reference, most=lines))
 
     def sessions(self) -> str:
         """The sessions of the server's first folder as JSON: names to give to the tools, with what was run."""
@@ -385,7 +231,7 @@ class Tools:
     async def session(self, name: str) -> str:
         """One session: its runs, suspects and warnings, as JSON."""
         try:
-            folder = _session(self.fence, name, existing=True)
+            folder = session_folder(self.fence, name, existing=True)
         except ToolError as error:
             raise ResourceNotFoundError(str(error)) from None
 
@@ -407,14 +253,14 @@ class Tools:
         ranker: str = "fused",
         compared_with: Sequence[str] = (),
     ) -> Ranking:
-        folder = _session(fence, session, existing=True)
+        folder = session_folder(fence, session, existing=True)
         if ranker not in RANKERS:
             raise ToolError(f"there is no ranker {ranker!r}; choose one of {', '.join(RANKERS)}")
 
         def work() -> Ranking:
             from xlocal.question import rerank
 
-            return _ranking(rerank(folder, issue=issue, ranker=ranker), session, top, compared_with)
+            return ranking_of(rerank(folder, issue=issue, ranker=ranker), session, top, compared_with)
 
         return await _in_thread(work)
 
@@ -449,71 +295,12 @@ class Tools:
         return path
 
 
-def _session(fence: Fence, name: str, *, existing: bool = False) -> Path:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):
-        raise ToolError(f"{name!r} is no name of a session: letters, digits, dots, dashes")
-    folder = fence.home / ".xlocal" / name
-    if existing and not (folder / FILE).is_file():
-        raise ToolError(f"there is no session {name!r}; make one with trace_pair or localize_test")
-    return folder
-
-
-def _ranking(found: Localization, session: str, top: int, compared_with: Sequence[str]) -> Ranking:
-    from xlocal.report import all_warnings, distance, outcome
-
-    return Ranking(
-        session=session,
-        runs=[RunRow(run.role, run.command, outcome(run), run.calls, run.functions) for run in found.runs],
-        distance=distance(found.comparison),
-        total=len(found.suspects),
-        suspects=[_row(ranked, issue=found.issue, ranker=found.ranker) for ranked in found.suspects[:top]],
-        warnings=[f"{warned.slug}: {for_agents(warned.text)}" for warned in all_warnings(found)],
-        compared_with=list(compared_with),
-    )
-
-
-def _row(ranked: RankedSuspect, *, issue: str | None = None, ranker: str = DEFAULT_RANKER) -> SuspectRow:
-    from xlocal.report import reason
-
-    suspect = ranked.suspect
-    return SuspectRow(
-        rank=ranked.rank,
-        function=suspect.function.qualname,
-        path=suspect.function.path,
-        line=suspect.line,
-        end_line=suspect.end_line,
-        score=round(ranked.score, 4),
-        reason=reason(ranked, issue=issue, ranker=ranker),
-        evidence=[EvidenceRow(item.kind, item.weight, item.detail) for item in suspect.evidence],
-    )
-
-
 async def _in_thread(work: Callable[[], Answer]) -> Answer:
     """Do what takes a moment without keeping other requests waiting; our own errors are told to the agent."""
     try:
         return await anyio.to_thread.run_sync(work)
     except XlocalError as error:
         raise ToolError(for_agents(str(error))) from None
-
-
-# What the command line calls otherwise; longer texts first.
-_TOOLS = {
-    "xlocal trace BUGGY REFERENCE": "trace_pair",
-    "pytest --xlocal-spectrum": "pytest --xlocal-spectrum",
-    "pytest --xlocal": "localize_test",
-    "xlocal trace": "trace_pair",
-    "xlocal rank": "localize",
-    "xlocal explain": "explain",
-    "xlocal diff": "diff_tree",
-}
-_SAID = re.compile(
-    "|".join(map(re.escape, _TOOLS)) + r"|--(?:xlocal-)?(scope|timeout|issue|python|ranker|session|top)\b"
-)
-
-
-def for_agents(text: str) -> str:
-    """A message of the command line with what an agent has in place of commands and options: tools and parameters."""
-    return _SAID.sub(lambda found: found[1] or _TOOLS[found[0]], text)
 
 
 async def _work(do: str, given: dict[str, Any], ctx: Context, folder: Path) -> dict[str, Any]:
