@@ -12,7 +12,6 @@ encoder: its similarities beside the text's, and in its place. The change of the
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -23,9 +22,8 @@ import numpy as np
 from methods import run_program
 from outcomes import AT, SAMPLES
 from rates import rates
-from rich.console import Console
 from rich.table import Table
-from trials import Trial, add_arguments, read_trials
+from trials import Trial, open_trials, parser_of
 from xlocal.ranking import closer
 from xlocal.ranking.lexical import standardised
 from xlocal.ranking.rank import FloatArray, evidence_scores, fuse
@@ -143,17 +141,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", metavar="NAME", help="an encoder: a folder, or a name on the hub")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write all figures as JSON")
     given = parser.parse_args(argv)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 140
-    trials = read_trials(given.cases, given.checkouts, given.cache, model=given.model)
+    console, trials = open_trials(given, model=given.model)
     if not trials:
-        console.print("no case could be ranked; see above")
         return
     places = {name: [place(trial) for trial in trials] for name, place in variants(trials).items()}
     lines = [line_of(name, found, places[DEFAULT]) for name, found in places.items()]

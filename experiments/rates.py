@@ -10,16 +10,13 @@ hand took part in it.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from methods import run_program
-from rich.console import Console
 from rich.table import Table
-from trials import Trial, add_arguments, read_trials
+from trials import Trial, open_trials, parser_of
 from xlocal.ranking.rank import KIND_RATES
 
 
@@ -60,14 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_arguments(parser)
-    given = parser.parse_args(argv)
-    trials = read_trials(Path(given.cases), given.checkouts, given.cache)
-    console = Console()
-    if not console.is_terminal:
-        console.width = 120
-    console.print(table_of(trials) if trials else "no case could be read; see above")
+    console, trials = open_trials(parser_of(__doc__).parse_args(argv))
+    if trials:
+        console.print(table_of(trials))
 
 
 if __name__ == "__main__":

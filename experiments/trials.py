@@ -24,6 +24,8 @@ from xlocal.tracer.errors import UsageError, XlocalError
 from xlocal.demo import cache_folder
 from xlocal.session import COMPARISON, Session
 
+WIDTH = 140  # of what goes to no terminal, so that no table is cut
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -83,8 +85,24 @@ def read_trials(cases: Path, checkouts: Path | None, cache: Path, *, model: str 
     return trials
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The arguments that say where the cases and their recordings are."""
+def parser_of(doc: str | None) -> argparse.ArgumentParser:
+    """The parser of a program on trials, told by its docstring, with what says where the cases and recordings are."""
+    parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", type=Path, required=True, metavar="DIR", help="folder of the cases")
     parser.add_argument("--checkouts", type=Path, metavar="DIR", help="prepared repositories")
     parser.add_argument("--cache", type=Path, default=cache_folder() / "localization", metavar="DIR")
+    return parser
+
+
+def open_trials(given: argparse.Namespace, *, model: str | None = None) -> tuple[Console, list[Trial]]:
+    """Where to print, and the trials that the arguments of `parser_of` name; where there are none, it is printed.
+
+    Raises UsageError when the folder of the cases holds none.
+    """
+    console = Console()
+    if not console.is_terminal:
+        console.width = WIDTH
+    trials = read_trials(given.cases, given.checkouts, given.cache, model=model)
+    if not trials:
+        console.print("no case could be ranked; see above")
+    return console, trials
