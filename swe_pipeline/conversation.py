@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import http
 import json
 import random
 from collections.abc import Callable, Mapping, Sequence
@@ -14,8 +13,9 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from xlocal.swe_pipeline import context
+from xlocal.swe_pipeline.faults import is_no_api, may_be_billed, may_pass, reason
 from xlocal.swe_pipeline.limits import LEAST_OUTPUT, MOST_OUTPUT, LimitReached, Permit, Used
-from xlocal.swe_pipeline.models import ModelName, key_variable, redact
+from xlocal.swe_pipeline.models import redact
 from xlocal.swe_pipeline.trajectory import Effect, digest
 from xlocal.swe_pipeline.workspace import ToolError
 from xlocal.tracer.errors import AgentError
@@ -31,8 +31,6 @@ LONGEST_WAIT = 60.0  # seconds between two of them
 CALL_SECONDS = 300.0
 MALFORMED = 10  # calls of one tool in a row that do not parse, before the model is given up
 _SAME = 3
-# A provider's servers failed or are too busy; asking again may help.
-_TRANSIENT = frozenset({408, 409, 425, 429, 500, 502, 503, 504, 529})
 
 
 class ModelUnreachableError(AgentError):
@@ -194,13 +192,13 @@ class Conversation:
                 self._failed(permit, error, attempt, billed=False)
                 self._shrink_window(size, fixed, error)
             except ModelAPIError as error:
-                self._failed(permit, error, attempt, billed=_may_be_billed(error))
-                failure = _reason(error, self._assistant)
+                self._failed(permit, error, attempt, billed=may_be_billed(error))
+                failure = reason(error, self._assistant)
                 if self._drops_temperature(error):
                     continue
                 await self._wait(error, attempt)
             except UnexpectedModelBehavior as error:
-                if _is_no_api(error):
+                if is_no_api(error):
                     self._failed(permit, error, attempt, billed=False)
                     raise AgentError(
                         f"--model {self._assistant.name.text}: this URL does not speak the API: it answers with a "
@@ -208,7 +206,7 @@ class Conversation:
                     ) from error
                 # An answer came, and was billed, but it cannot be read.
                 self._failed(permit, error, attempt, billed=True)
-                failure = _reason(error, self._assistant)
+                failure = reason(error, self._assistant)
                 await self._wait(error, attempt)
             except BaseException as error:
                 # Interrupted: it may be billed, and what is set aside for it must not keep others waiting.
@@ -285,7 +283,7 @@ class Conversation:
         assistant.window = min(assistant.window, context.tokens_of(size)) * 2 // 3
         if assistant.window < context.OVERHEAD * 2:
             raise AgentError(
-                f"--model {assistant.name.text}: its window is too short for this task: {_reason(error, assistant)}"
+                f"--model {assistant.name.text}: its window is too short for this task: {reason(error, assistant)}"
             ) from error
 
     def _drops_temperature(self, error: Exception) -> bool:
@@ -299,22 +297,19 @@ class Conversation:
 
     async def _wait(self, error: Exception, attempt: int) -> None:
         """Wait as the server asks, else longer each time; raises AgentError when asking again is of no use."""
-        from pydantic_ai.exceptions import ModelConnectionError, ModelRequestRejectedError, UnexpectedModelBehavior
-
         assistant = self._assistant
         status = getattr(error, "status_code", None)
-        hopeful = isinstance(error, ModelConnectionError | UnexpectedModelBehavior) or status in _TRANSIENT
-        if isinstance(error, ModelRequestRejectedError) or not hopeful:
-            raise AgentError(f"--model {assistant.name.text}: {_reason(error, assistant)}") from error
+        if not may_pass(error):
+            raise AgentError(f"--model {assistant.name.text}: {reason(error, assistant)}") from error
         if attempt == ATTEMPTS:
             raise ModelUnreachableError(
-                f"--model {assistant.name.text}: no answer in {ATTEMPTS} attempts: {_reason(error, assistant)}"
+                f"--model {assistant.name.text}: no answer in {ATTEMPTS} attempts: {reason(error, assistant)}"
             ) from error
         # Spread, so that parallel issues do not all come back at once.
         pause = getattr(error, "retry_after", None) or 2.0 ** (attempt - 1) * random.uniform(0.8, 1.2)
         left = assistant.meter.time_left()
         pause = min(pause, LONGEST_WAIT if left is None else min(LONGEST_WAIT, left))
-        said = f"{status or _reason(error, assistant)}"
+        said = f"{status or reason(error, assistant)}"
         assistant.show(f"no answer from the model ({said}); asking again in {pause:.0f} s", notice=True)
         await asyncio.sleep(pause)
 
@@ -351,60 +346,6 @@ class Conversation:
         if self._calls[-_SAME:].count(self._calls[-1]) == _SAME:
             return f"\n[the same call gave the same answer {_SAME} times: do something else, or hand in your answer]"
         return ""
-
-
-def _may_be_billed(error: Exception) -> bool:
-    """An answer that was lost on the way may have been made, and billed; one to a question never sent was not."""
-    from pydantic_ai.exceptions import ModelConnectionError, ModelTimeoutError
-
-    cause: BaseException | None = error
-    while cause is not None:
-        # By name: providers differ in the HTTP client they bring along.
-        if type(cause).__name__ in ("ConnectError", "ConnectTimeout", "ConnectionRefusedError", "gaierror"):
-            return False
-        cause = cause.__cause__ or cause.__context__
-    return isinstance(error, ModelTimeoutError | ModelConnectionError)
-
-
-def _is_no_api(error: Exception) -> bool:
-    """Whether an answer is no JSON at all, but a page or other text: some other server, which bills nothing."""
-    text = f"{error} {getattr(error, 'body', None) or ''}".lower()
-    return "<html" in text or "<!doctype" in text or "expected json data" in text
-
-
-def _reason(error: Exception, assistant: Assistant) -> str:
-    """What the provider said and what to look at, with the error of the system below it where that says more."""
-    status = getattr(error, "status_code", None)
-    if isinstance(status, int):
-        phrase = f" ({http.HTTPStatus(status).phrase})" if status in set(http.HTTPStatus) else ""
-        message = " ".join(_message(getattr(error, "body", None)).split())[:300]
-        said = f"the server answers {status}{phrase}{': ' if message else ''}{message}"
-        return redact(said + _advice(status, assistant.name), assistant.hidden)
-    said, deepest = str(error), ""
-    cause: BaseException | None = error
-    while cause is not None:
-        deepest = str(cause) if isinstance(cause, OSError) else deepest
-        cause = cause.__cause__ or cause.__context__
-    more = f": {deepest}" if deepest not in said else ""
-    return redact(" ".join(f"{said.rstrip('.')}{more}".split())[:300], assistant.hidden)
-
-
-def _message(body: object) -> str:
-    """The words of an error's body, which providers wrap in different ways."""
-    while isinstance(body, Mapping):
-        body = next((body[key] for key in ("error", "message", "detail") if body.get(key)), None) or json.dumps(body)
-    return "" if body is None else str(body)
-
-
-def _advice(status: int, name: ModelName) -> str:
-    if status in (401, 403):
-        variable = key_variable(name)
-        return f"; check the key in {variable}" if variable else "; check the key of that provider"
-    if status == 404:
-        return "; check the name of the model" + (" and the URL" if name.url else "")
-    if status == 429:
-        return "; too much was asked of it, or the account is used up: wait, or look at the account"
-    return ""
 
 
 def _first(arguments: Mapping[str, Any]) -> str:

@@ -7,10 +7,9 @@ import fcntl
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
-from decimal import Decimal
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from xlocal.swe_pipeline.agent import Assistant, Progress
 from xlocal.swe_pipeline.augment import Dropped, ValidationTest, augment
@@ -18,41 +17,15 @@ from xlocal.swe_pipeline.checkout import Checkout
 from xlocal.swe_pipeline.checks import Regression, Results, Suite
 from xlocal.swe_pipeline.leads import Leads, nearest_by_text
 from xlocal.swe_pipeline.limits import Ledger, LimitReached, Limits, Meter, Spent
-from xlocal.swe_pipeline.models import ModelName, context_window, open_model, parse_model, pricing_of, secrets
-from xlocal.swe_pipeline.prices import FilePrice, Pricing
+from xlocal.swe_pipeline.models import ModelName, context_window, open_model, parse_model, secrets
+from xlocal.swe_pipeline.options import Options, header_of, options_of, pricing_for, require_same
 from xlocal.swe_pipeline.repair import Patch, repair
-from xlocal.swe_pipeline.reproduce import Reproduction, ScriptPair, compare_given, reproduce
-from xlocal.swe_pipeline.trajectory import FILE, Record, Step, Trajectory, digest, phase, plan_cut
+from xlocal.swe_pipeline.reproduce import Reproduction, compare_given, reproduce
+from xlocal.swe_pipeline.trajectory import FILE, Record, Step, Trajectory, phase, plan_cut
 from xlocal.swe_pipeline.workspace import Workspace, remove_index
 from xlocal.tracer.errors import AgentError, UsageError, XlocalError
 
-Variant = Literal["vanilla", "localizer", "full"]
-VARIANTS: tuple[Variant, ...] = ("vanilla", "localizer", "full")
 PATCH, RESULT = "patch.diff", "result.json"
-_NEED_ENCODER = ("paper", "embedding")
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How an issue is solved.
-
-    `variant` is a row of the paper's Table 2: vanilla has the issue alone, localizer adds the pair of scripts and the
-    ranked functions, full also the validation tests. `ranker` and `encoder` order the functions. `pair` spares the
-    reproduction. `window` is the model's, in tokens, where it cannot be asked for. A run that stopped after the
-    reproduction can go on to the repair.
-    """
-
-    model: str
-    limits: Limits = field(default_factory=Limits)
-    variant: Variant = "full"
-    ranker: str = "fused"
-    encoder: str | None = None
-    top: int = 20
-    candidates: int = 1
-    window: int | None = None
-    prices: Mapping[str, FilePrice] = field(default_factory=dict)
-    pair: ScriptPair | None = None
-    stop_after: Literal["reproduce"] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,8 +108,8 @@ def solve(  # noqa: PLR0913 - one issue, where it is kept, and what it may use
     the record.
     """
     name = parse_model(options.model)
-    header = _header(checkout, options)
-    meter = Meter(options.limits, pricing=_pricing(name, options), batch=ledger)
+    header = header_of(checkout, options)
+    meter = Meter(options.limits, pricing=pricing_for(name, options), batch=ledger)
     with _one_at_a_time(folder):
         if not (name.kind == "scripted" and Path(name.name).is_dir()):
             open_model(name)  # refused, where it must be, before anything is done to a record
@@ -170,9 +143,9 @@ def replay(
     What came out otherwise this time is in `differences`. Raises AgentError when the record cannot be followed.
     """
     record, _ = plan_cut(source, None, say=lambda text: None)
-    options = _options(record)
-    header = _header(checkout, options)
-    _require_same(record.header, header, source)
+    options = options_of(record)
+    header = header_of(checkout, options)
+    require_same(record.header, header, source)
     if folder.resolve() == source.resolve():
         raise UsageError(f"{folder}: a replay needs a folder of its own")
     with _one_at_a_time(folder):
@@ -202,32 +175,6 @@ def replay(
             progress=progress,
             opener=no_model,
         )
-
-
-def check_options(options: Options, *, batch_dollars: Decimal | None = None) -> None:
-    """Refuse what cannot work before anything is copied, run or paid for; nothing is asked of the model.
-
-    Raises UsageError for a limit in dollars on a model without a known price, a ranker without the encoder that it
-    needs, and a script that is no script; AgentError when the model's key or a package is missing.
-    """
-    name = parse_model(options.model)
-    _pricing(name, options, batch_dollars)
-    encoder = options.encoder
-    if options.ranker in _NEED_ENCODER and not (encoder and Path(encoder).is_dir()):
-        missing = f"--encoder {encoder}: is no folder" if encoder else f"--ranker {options.ranker} needs an encoder"
-        raise UsageError(f"{missing}; name the folder of one with --encoder DIR, since the sandbox has no network")
-    if not (name.kind == "scripted" and Path(name.name).is_dir()):  # such a folder has a file for each issue
-        open_model(name)
-
-
-def _pricing(name: ModelName, options: Options, batch_dollars: Decimal | None = None) -> Pricing | None:
-    pricing = pricing_of(name, options.prices)
-    if pricing is None and (options.limits.dollars is not None or batch_dollars is not None):
-        raise UsageError(
-            f"--model {name.text}: its price is not known, so a limit in dollars cannot be held. Give its price with "
-            "--prices FILE, or limit tokens instead (--budget none --tokens N)"
-        )
-    return pricing
 
 
 def _run(  # noqa: PLR0913 - the parts of a run, put together here
@@ -349,48 +296,6 @@ class _Work:
         )
 
 
-def _header(checkout: Checkout, options: Options) -> dict[str, Any]:
-    issue = checkout.issue
-    return {
-        "issue": issue.id,
-        "statement": digest(issue.statement),
-        "base": issue.base_commit,
-        "variant": options.variant,
-        "ranker": options.ranker,
-        "encoder": options.encoder,
-        "top": options.top,
-        "candidates": options.candidates,
-        "pair": None if options.pair is None else asdict(options.pair),
-        "model": options.model,
-        "actions": [options.limits.reproduce_actions, options.limits.repair_actions],
-    }
-
-
-def _options(record: Record) -> Options:
-    """The options that a record was made with, as far as they steer what is asked."""
-    header = record.header
-    reproduce_actions, repair_actions = header["actions"]
-    return Options(
-        model=header["model"],
-        limits=Limits(reproduce_actions=reproduce_actions, repair_actions=repair_actions),
-        variant=header["variant"],
-        ranker=header["ranker"],
-        encoder=header["encoder"],
-        top=header["top"],
-        candidates=header["candidates"],
-        pair=scripts_of(header),
-    )
-
-
-def scripts_of(header: Mapping[str, Any]) -> ScriptPair | None:
-    """The scripts that a run was given, from the head of its record."""
-    pair = header.get("pair")
-    if pair is None:
-        return None
-    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in pair.items()}
-    return ScriptPair(**fields)
-
-
 def _record(
     folder: Path, header: Mapping[str, Any], *, resume: bool, step: int | None, say: Callable[[str], None]
 ) -> tuple[Record | None, Callable[[], None]]:
@@ -403,24 +308,8 @@ def _record(
     if not exists:
         raise UsageError(f"{folder}: holds no run to go on with")
     record, cut = plan_cut(folder, step, say=say)
-    _require_same(record.header, header, folder)
+    require_same(record.header, header, folder)
     return record, cut
-
-
-def _require_same(recorded: Mapping[str, Any], now: Mapping[str, Any], folder: Path) -> None:
-    """The model and the limits may change between two starts of a run; what is asked may not."""
-    now = json.loads(json.dumps(dict(now)))
-    for key, what in (("issue", "issue"), ("statement", "issue"), ("base", "commit")):
-        if recorded.get(key) != now[key]:
-            raise UsageError(f"{folder}: the run is of another {what}; leave it out to go on, or start a new run")
-    if recorded.get("pair") != now["pair"]:
-        had = "other scripts" if recorded.get("pair") else "scripts of its own making"
-        raise UsageError(f"--pair: {folder} is a run with {had}; leave the option out to go on, or start a new run")
-    for key in ("variant", "ranker", "encoder", "top", "candidates"):
-        if recorded.get(key) != now[key]:
-            had = f"without --{key}" if recorded.get(key) is None else f"with --{key} {recorded[key]}"
-            raise UsageError(f"--{key} {now[key]}: {folder} is a run {had}; leave the option out to go on, or start a "
-                             "new run")  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -18,8 +18,9 @@ from xlocal.swe_pipeline.grade import write_text
 from xlocal.swe_pipeline.issue import Issue
 from xlocal.swe_pipeline.limits import Ledger
 from xlocal.swe_pipeline.mirror import Mirrored
+from xlocal.swe_pipeline.options import Options
 from xlocal.swe_pipeline.sandbox import confine
-from xlocal.swe_pipeline.solve import RESULT, Options, Solution, solve
+from xlocal.swe_pipeline.solve import RESULT, Solution, solve
 from xlocal.swe_pipeline.steps import Backend, opened
 from xlocal.swe_pipeline.trajectory import FILE
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from xlocal.swe_pipeline.options import Options
 from xlocal.swe_pipeline.sandbox import confine, sandbox_problem
-from xlocal.swe_pipeline.solve import Options, Solution, solve
+from xlocal.swe_pipeline.solve import Solution, solve
 from xlocal.swe_pipeline.workcopy import WorkCopy
 
 CORE = '''def parse(text):

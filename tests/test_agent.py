@@ -27,10 +27,11 @@ from agents import (
 from xlocal.swe_pipeline import context, conversation
 from xlocal.swe_pipeline.limits import Limits
 from xlocal.swe_pipeline.models import context_window, open_model, parse_model, redact, secrets
+from xlocal.swe_pipeline.options import Options
 from xlocal.swe_pipeline.prices import FilePrice
 from xlocal.swe_pipeline.reproduce import ScriptPair
-from xlocal.swe_pipeline.solve import FILE, Options, replay
-from xlocal.swe_pipeline.trajectory import EFFECTS, Effect, Step, Trajectory, plan_cut, read_trajectory
+from xlocal.swe_pipeline.solve import replay
+from xlocal.swe_pipeline.trajectory import EFFECTS, FILE, Effect, Step, Trajectory, plan_cut, read_trajectory
 from xlocal.tracer.errors import AgentError, UsageError
 
 PRICES = {
@@ -513,7 +514,7 @@ def test_two_processes_do_not_write_one_record(shop):
 
 
 def test_options_are_the_same_when_read_back_from_a_record(tmp_path):
-    from xlocal.swe_pipeline.solve import _options
+    from xlocal.swe_pipeline.options import options_of
     from xlocal.swe_pipeline.trajectory import Record
 
     given = Options(model="scripted:x", variant="localizer", top=7, candidates=2, pair=ScriptPair("a", ("b",), "c"))
@@ -526,4 +527,4 @@ def test_options_are_the_same_when_read_back_from_a_record(tmp_path):
         "candidates": 2,
     }
     header |= {"actions": [100, 200], "pair": json.loads(json.dumps(asdict(given.pair)))}
-    assert _options(Record(header, ())) == given
+    assert options_of(Record(header, ())) == given

@@ -205,7 +205,7 @@ def confined(copy: WorkCopy, unsafe_local: bool, encoder: str | None = None) -> 
 
 def _taken_up(run: Path, given: dict[str, Any]) -> dict[str, Any]:
     """The options of a run that goes on: those given on the command line, all others as the run was made with."""
-    from xlocal.swe_pipeline.solve import scripts_of
+    from xlocal.swe_pipeline.options import scripts_of
     from xlocal.swe_pipeline.trajectory import FILE, read_trajectory
 
     kept = dict(_facts(run).get("options", {}))

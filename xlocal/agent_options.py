@@ -16,8 +16,8 @@ from xlocal.tracer.errors import UsageError
 
 if TYPE_CHECKING:
     from xlocal.swe_pipeline.agent import Progress
+    from xlocal.swe_pipeline.options import Options
     from xlocal.swe_pipeline.reproduce import ScriptPair
-    from xlocal.swe_pipeline.solve import Options
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 MODEL_VARIABLE = "XLOCAL_MODEL"
@@ -123,9 +123,9 @@ def options(  # noqa: PLR0913 - the options of a command as they come
     """
     from xlocal.swe_pipeline.limits import Limits
     from xlocal.swe_pipeline.models import parse_model, pricing_of
+    from xlocal.swe_pipeline.options import Options, check_options
     from xlocal.swe_pipeline.prices import read_prices
     from xlocal.swe_pipeline.reproduce import ScriptPair, similarity
-    from xlocal.swe_pipeline.solve import Options, check_options
 
     if not model:
         raise UsageError(
