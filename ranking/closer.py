@@ -146,9 +146,15 @@ def value_findings(
     for function, taken in lines.items():
         _judge_lines(function, taken, found, _sampled(taken, calls[0][function], calls[1][function]))
     matched = list(pairs(bad, difference, chosen, seen))
+    pairs_of, holding = Counter(pair.function for pair in matched), Counter[tuple[str, Function]]()
     for pair in matched:
         for kind, finding in _judge(pair):
             _keep(found[kind], pair.function, finding)
+            holding[kind, pair.function] += 1
+    for (kind, function), count in holding.items():
+        if count < pairs_of[function]:
+            strength, detail = found[kind][function]
+            found[kind][function] = Finding(strength, f"{detail} ({count} of {pairs_of[function]} calls seen)")
     for function, finding in _writers(bad, matched, chosen[0], seen[0]):
         _keep(found["writer"], function, finding)
     return found, list(_views(bad, good, lines, matched))
@@ -255,8 +261,9 @@ def _judge(pair: Pair) -> Iterator[tuple[str, Finding]]:
         yield "argument", Finding(1.0, f"was given {_values(bad.before, good.before, arguments)}")
         if outcome is not None:
             yield "carrier", Finding(1.0, f"differs in what it is given ({arguments[0]}) and {outcome}")
-        elif out and not fails:
-            yield "absorber", Finding(1.0, f"was given another value of {arguments[0]}, with the same outcome")
+        elif out and not fails and _leaves_alike(pair):
+            seen = ", as far as it was seen" if pair.bad.out.digest.endswith(CUT) else ""
+            yield "absorber", Finding(1.0, f"was given another value of {arguments[0]}, with the same outcome{seen}")
     if outcome is not None:
         yield "return", Finding(1.0, outcome)
     if known and state_known and bad.before and not arguments and not state:
@@ -286,7 +293,19 @@ def _outcome(pair: Pair) -> str:
         if here and there:
             return f"raised {here.rpartition('.')[2]}, but {there.rpartition('.')[2]} in the reference run"
         return f"raised {here.rpartition('.')[2]} only in the buggy run" if here else f"did not raise {there} here"
-    return f"returned {_apart(pair.bad.out.preview, pair.good.out.preview)}"
+    how = "" if pair.bad.out.preview.startswith("yielded ") else "returned "
+    return how + _apart(pair.bad.out.preview, pair.good.out.preview)
+
+
+def _leaves_alike(pair: Pair) -> bool:
+    """Whether a call with the same result in both runs shows no other effect: it returns something, and what it was
+    given is known to be alike after it where it was before."""
+    sides = [(pair.bad.before, pair.good.before), (pair.bad.after, pair.good.after)]
+    for own in (True, False):
+        (given, _), (left, known) = (differing(*side, own=own) for side in sides)
+        if not known or not set(left) <= set(given):
+            return False
+    return pair.bad.out.preview != "None"
 
 
 def _exit_state(pair: Pair) -> list[str]:
@@ -444,7 +463,7 @@ def _writers(
         wrote = -1  # the last to end that set it, then the innermost call within that one
         for key, record in reversed(list(closeup.calls.items())):
             node = node_of.get(key, len(bad.tree))
-            if value is None or node >= pair.node or _class(record) != _class(pair.bad) or node < wrote:
+            if value is None or node >= pair.node or record.owner != pair.bad.owner or node < wrote:
                 continue
             after, before = record.after.get(name), record.before.get(name)
             if after is not None and after.digest == value.digest and (before is None or before.digest != value.digest):
@@ -452,12 +471,6 @@ def _writers(
         if wrote >= 0 and value is not None:
             text = f"last set {name} to {cut(value.preview)}, which differs when {pair.function.qualname} diverges"
             yield bad.tree.functions[bad.tree.label[wrote]], Finding(1.0, text)
-
-
-def _class(record: CallRecord) -> str:
-    """The class of the object that a method belongs to, as its preview tells."""
-    own = record.after.get("self") or record.before.get("self")
-    return own.preview.partition(" ")[0].rstrip(">") if own else ""
 
 
 def _first_divergences(matched: Sequence[Pair]) -> Iterator[tuple[Pair, list[str]]]:

@@ -73,19 +73,23 @@ def blindness(
         return None
     if lost:
         return f"the calls that were seen are the same in both runs, so no function stands out{lost}"
-    noisy = any(seen.noisy for seen in (bad, *good))
+    return _nothing_differs(noisy=any(seen.noisy for seen in (bad, *good)), closely=closely)
+
+
+def _nothing_differs(*, noisy: bool, closely: bool) -> str:
+    hint = "A reference without the feature, or with ordinary input, would show more"
+    if noisy:
+        return (
+            "what differs between the runs differs between runs of one script too, so no function stands out. Make the "
+            f"scripts repeat (seeds, fixed times, an order that does not follow addresses) to see more. {hint}"
+        )
     alike = (
-        "what differs between the runs differs between runs of one script too"
-        if noisy
-        else "both runs made the same calls, and took the same lines with the same values as far as they were seen"
+        "both runs made the same calls, and took the same lines with the same values as far as they were seen"
         if closely
         else "both runs made the same calls"
     )
     where = "in C code or in another process" if closely else "in values, in C code, or in another process"
-    return (
-        f"{alike}, so no function stands out: the difference lies {where}, or beyond what is looked at. "
-        "A reference without the feature, or with ordinary input, would show more"
-    )
+    return f"{alike}, so no function stands out: the difference lies {where}, or beyond what is looked at. {hint}"
 
 
 def _nothing_ran(observations: Sequence[Observation], lost: str, scope: Scope) -> str:

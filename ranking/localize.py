@@ -213,9 +213,14 @@ def _summary(observation: Observation) -> RunSummary:
 
 
 def _named(kinds: Findings, role: str) -> Findings:
-    """The findings with the name of their reference, where there are several."""
+    """The findings with the name of their reference, where there are several: another one may be like the buggy run."""
+
+    def named(detail: str) -> str:
+        apart = detail.replace("only in the buggy run", f"in the buggy run and not in {role}")
+        return apart.replace("the reference run", role)
+
     return {
-        kind: {f: Finding(each.strength, each.detail.replace("the reference run", role)) for f, each in flagged.items()}
+        kind: {function: Finding(each.strength, named(each.detail)) for function, each in flagged.items()}
         for kind, flagged in kinds.items()
     }
 

@@ -19,6 +19,7 @@ KINDS = ("override", "class-data")
 SHARP = ("line", "origin", "exception", "traceback", "line-count", "only-buggy")
 MOST_FLAGGED = 12  # functions by one kind: where it flags more, it points nowhere
 MOST_RELATIVES = 3  # of one method
+_CLASS = re.compile(r"<(\w+)")  # of an object's preview
 _READ = re.compile(r"\b(?:self|cls)\.(\w+)")
 
 
@@ -111,14 +112,26 @@ def _class_data(
         source = index.source(view.function) if around else None
         if around is None or source is None or len(source.ranges) > 1:
             continue
-        holders = [around, *classes.bases(around)]
+        holders = [*_of_objects(view, around, classes), around, *classes.bases(around)]
+        held = {name for pair in view.pairs for call in pair for name, _ in call.given}
         for line in _parting(view):
             place = line - source.line
             texts = source.text.split("\n")
             for name in _READ.findall(texts[place]) if 0 <= place < len(texts) else ():
                 holder = next((each for each in holders if name in each.data), None)
-                if holder is not None and not _set_by_methods(name, holders, index):
+                # Where the object has an attribute of the name, that is what was read.
+                if holder is not None and f"self.{name}" not in held and not _set_by_methods(name, holders, index):
                     yield holder.function, Finding(1.0, _data_text(name, holder.data[name], view.function, line))
+
+
+def _of_objects(view: FunctionView, around: ClassSource, classes: Hierarchy) -> Iterator[ClassSource]:
+    """The classes of the objects that a method was called on, as far as they derive from its own, and what they derive
+    from."""
+    shown = (text for pair in view.pairs for call in pair for name, text in call.given if name == "self")
+    names = {match[1] for text in shown if (match := _CLASS.match(text))}
+    for each in classes.heirs(around):
+        if each.name in names:
+            yield from (each, *classes.bases(each))
 
 
 def _data_text(name: str, line: int, reader: Function, read: int) -> str:

@@ -225,8 +225,12 @@ def _of_callers(
                 yield caller, Finding(1.0, f"calls {callee.qualname} in another order than in the reference run")
                 continue
             named = f"{count} of its {here[caller, callee]} calls of {callee.qualname}"
-            text = texts[1].format(named + (f" and {sum(n for _, n in others)} others" if others else ""))
+            text = texts[1].format(named + (f" and {_others(sum(n for _, n in others))}" if others else ""))
             yield caller, Finding(1.0, text if count > 1 or others else text.replace("have no", "has no"))
+
+
+def _others(count: int) -> str:
+    return f"{count} other{'s' if count > 1 else ''}"
 
 
 def _edges(tree: CallTree) -> Edges:

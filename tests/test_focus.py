@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from probed import Probe, on_each_probe, run_probed
-from xlocal.tracer.closeup import UNKNOWN, CallKey, CallRecord, Closeup, Value, steady
+from xlocal.tracer.closeup import CUT, UNKNOWN, CallKey, CallRecord, Closeup, Value, steady
 
 EVERY_CALL = [[0, 1000]]
 
@@ -185,6 +185,153 @@ def test_hostile_values_are_recorded_and_unharmed(probe: Probe, tmp_path: Path) 
         "<Hostile>", "class:M", "<Slots a=1>", "<Slots a=1 b=^0>", "<Lazy>", "ListOf[1]", "[1, ^0]",
     ]  # fmt: skip
     assert given[-1] == "set{1, 2, 3}"
+
+
+@on_each_probe
+def test_metaclasses_of_the_program_are_not_asked(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        class Meta(type):
+            def __eq__(cls, other): raise ValueError("eq")
+            def __hash__(cls): raise ValueError("hash")
+            @property
+            def __name__(cls): raise ValueError("name")
+            @property
+            def __module__(cls): raise ValueError("module")
+
+        Odd = Meta("Odd", (), {"__slots__": ("part",)})
+        Deep = Meta("Deep", (dict,), {})
+
+        def take(x):
+            return None
+
+        for value in Odd(), Odd, Deep(a=1), Odd().__str__, [].append:
+            take(value)
+    """
+    closeup = seen(probe, tmp_path, source, ["take"])
+    assert [record.before["x"].preview for record in closeup.calls.values()][:3] == [
+        "<Odd>",
+        "class:Odd",
+        "Deep{'a': 1}",
+    ]
+    assert (len(closeup.calls), closeup.warnings) == (5, ())
+
+
+UNSEEN = {
+    "a subclass of a type in C": "Queue([1])",
+    "an object that holds one": "[Holder(Queue([1]))]",
+    "a class made anew": "type('Made', (), {})",
+    "a bound method in C": "[1].append",
+    "a generator": "(n for n in [1])",
+    "an address in a text": "'<Thing at 0x7f00deadbeef>'",
+    "the time of day": "time.time() + 3600",
+    "the date of today": "str(datetime.datetime.now())",
+    "a file": "open(os.devnull)",
+}
+SEEN = {
+    "a slice": "slice(1, 2)",
+    "a deque": "collections.deque([1])",
+    "a view": "{1: 2}.items()",
+    "a range": "range(3)",
+    "a pattern": "re.compile('a')",
+    "a namespace": "types.SimpleNamespace(a=1)",
+    "an array": "array.array('i', [1, 2])",
+    "a class": "Holder",
+    "a date": "datetime.date(2020, 1, 2)",
+}
+UNLIKE = {
+    "attributes of a list": ("Rows([1], 1)", "Rows([1], 2)"),
+    "attributes of an exception": ("Failed(1)", "Failed(2)"),
+    "high bits": ("1 << 300", "3 << 299"),
+    "defaults": ("made(1)", "made(2)"),
+    "a line break": (r"'a\nb'", "'a b'"),
+    "spaces": ("' a'", "'  a'"),
+    "control characters": (r"'\x01'", r"'\x02'"),
+    "a named number": ("Level.LOW", "Level.HIGH"),
+    "late items of a view": ("{**many, 1: 2}.values()", "{**many, 1: 3}.values()"),
+}
+KINDS_OF_VALUES = """
+    import array, collections, datetime, enum, os, re, time, types
+
+    class Queue(collections.deque): pass
+    class Holder:
+        def __init__(self, part): self.part = part
+    class Rows(list):
+        def __init__(self, rows, mark):
+            list.__init__(self, rows)
+            self.mark = mark
+    class Failed(Exception):
+        def __init__(self, code): self.code = code
+    Level = enum.IntEnum("Level", "LOW HIGH")
+    many = {{1: 0}}
+    def made(n):
+        def inner(x=n): return x
+        return inner
+    def take(x): return None
+    for value in [{}]: take(value)
+"""
+
+
+def digests(probe: Probe, folder: Path, values: Sequence[str]) -> list[Value]:
+    """What a call that is given each of these expressions is seen with."""
+    calls = seen(probe, folder, KINDS_OF_VALUES.format(", ".join(values)), ["take"]).calls
+    return [record.before["x"] for record in calls.values()]
+
+
+@on_each_probe
+def test_what_cannot_be_looked_into_is_unknown(probe: Probe, tmp_path: Path) -> None:
+    found = dict(zip(UNSEEN, digests(probe, tmp_path, list(UNSEEN.values())), strict=True))
+    assert {what for what, value in found.items() if not value.digest.endswith(UNKNOWN)} == set()
+
+
+@on_each_probe
+def test_plain_values_of_types_in_c_are_known(probe: Probe, tmp_path: Path) -> None:
+    found = dict(zip(SEEN, digests(probe, tmp_path, list(SEEN.values())), strict=True))
+    assert {what for what, value in found.items() if value.digest.endswith((UNKNOWN, CUT))} == set()
+
+
+@on_each_probe
+def test_values_that_differ_have_other_digests_and_previews(probe: Probe, tmp_path: Path) -> None:
+    found = digests(probe, tmp_path, [text for pair in UNLIKE.values() for text in pair])
+    pairs = list(zip(UNLIKE, found[::2], found[1::2], strict=True))
+    assert [what for what, one, other in pairs if one.digest == other.digest or one.preview == other.preview] == []
+
+
+@on_each_probe
+def test_a_coroutine_is_seen_by_what_it_returns(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        class Later:
+            def __await__(self):
+                yield 1
+
+        async def work(n):
+            await Later()
+            return n
+
+        for n in 7, 8:
+            running = work(n)
+            try:
+                while True:
+                    running.send(None)
+            except StopIteration:
+                pass
+    """
+    calls = seen(probe, tmp_path, source, ["work"]).calls
+    assert [record.out.preview for record in calls.values()] == ["7", "8"]
+
+
+@on_each_probe
+def test_free_variables_count_as_given(probe: Probe, tmp_path: Path) -> None:
+    source = """
+        def make(n):
+            def inner(x):
+                return x + n
+            return inner
+
+        make(1)(2)
+        make(5)(2)
+    """
+    calls = seen(probe, tmp_path, source, ["inner"]).calls
+    assert [previews(record.before) for record in calls.values()] == [{"x": "2", "n": "1"}, {"x": "2", "n": "5"}]
 
 
 @on_each_probe

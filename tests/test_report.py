@@ -154,8 +154,8 @@ def test_nothing_found_says_what_was_compared_and_why():
         (0, None, "Line 12 runs only here."),
         (0, "text", "Line 12 runs only here."),
         (1, "text", "Did not run in the buggy run."),
-        (2, None, "Runs twice in the buggy run; no difference was seen."),
-        (2, "text", "Listed for its likeness to the issue text; no difference was seen."),
+        (2, None, "Runs twice in the buggy run; no evidence was seen."),
+        (2, "text", "Listed for its likeness to the issue text; no evidence was seen."),
     ],
 )
 def test_the_reason_is_one_sentence_from_the_strongest_evidence(place, issue, expected):

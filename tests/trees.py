@@ -24,6 +24,7 @@ def observed(tree: CallTree, role: str, noisy: Sequence[str] = ()) -> Observatio
         code=tree.label,
         index=tree.label,
         visible=tree.label >= 0,
+        threads=("",) * (int(tree.thread.max()) + 1),
         noisy=frozenset(function for function in tree.functions if function.qualname in noisy),
         steady=frozenset(tree.functions),
         uncaught=(),

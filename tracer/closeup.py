@@ -15,6 +15,7 @@ from xlocal.tracer.trace import MAGIC, RECORD
 # What to look at: file, first line and name of a function's code, and ranges of its calls, counted from 0.
 Focus = Sequence[tuple[str, int, str, Sequence[tuple[int, int]]]]
 
+MOST_YIELDS = 3  # values of a generator that are shown
 UNKNOWN = "?"  # the digest of a value that was not taken, and the end of one with a part that cannot be looked into
 CUT = "~"  # the end of a digest of which not all was looked at
 
@@ -44,7 +45,8 @@ class CallRecord:
 
     `before` and `after` hold its arguments by name when it began and when it ended, and the attributes of `self` as
     `self.NAME`. `out` is what it returned (of a generator: all it yielded, chained). `error` is the type of the
-    exception that left it. `lines` maps each line that it ran to how often.
+    exception that left it. `lines` maps each line that it ran to how often. `owner` is one number for one `self`, while
+    that lives; 0 for no method.
     """
 
     before: Mapping[str, Value]
@@ -52,6 +54,7 @@ class CallRecord:
     out: Value
     error: str | None
     lines: Mapping[int, int]
+    owner: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,23 +110,31 @@ class _Tables:
         elif kind == b"E":
             self.warnings.extend(Warned(slug, text) for slug, text in value["warnings"])
 
-    def _row(self, row: Sequence[int]) -> None:
-        function, thread, index, before, out, after, error, lines = row
+    def _row(self, row: Sequence[Any]) -> None:
+        function, thread, index, before, out, after, error, lines, owner = row
         key = CallKey(function, self.threads[thread], index)
         self.calls.pop(key, None)  # a generator's row replaces that of its last yield, at its place in time
         self.calls[key] = CallRecord(
             before=self.arguments[before],
             after=self.arguments[after],
-            out=self.values[out] if out >= 0 else _yielded(-out),
+            out=self._out(out),
             error=self.types[error] if error else None,
             lines=self.lines[lines],
+            owner=owner,
         )
 
+    def _out(self, out: int | list[int]) -> Value:
+        if isinstance(out, int):
+            return self.values[out] if out >= 0 else _yielded(-out, [])
+        return _yielded(-out[0], [self.values[number].preview for number in out[1:]])
 
-def _yielded(number: int) -> Value:
-    """All that a generator gave, from its checksum and the two bits that say how far it was looked at."""
+
+def _yielded(number: int, first: Sequence[str]) -> Value:
+    """All that a generator gave, from its checksum and the two bits that say how far it was looked at; `first` is what
+    it gave first, one more than is shown."""
     end = UNKNOWN if number & 2 else CUT if number & 1 else ""
-    return Value(f"{number >> 2:08x}{end}", "yielded values")
+    shown = [*first[:MOST_YIELDS], "..."] if len(first) > MOST_YIELDS else first
+    return Value(f"{number >> 2:08x}{end}", f"yielded {', '.join(shown)}" if shown else "yielded nothing")
 
 
 def _records(content: bytes) -> Iterator[tuple[bytes, bytes]]:
@@ -156,7 +167,7 @@ def _common(record: CallRecord, others: Sequence[CallRecord]) -> CallRecord:
     out = record.out if all(other.out.digest == record.out.digest for other in others) else NO_VALUE
     before = _alike(record.before, [other.before for other in others])
     after = _alike(record.after, [other.after for other in others])
-    return CallRecord(before, after, out, record.error, record.lines)
+    return CallRecord(before, after, out, record.error, record.lines, record.owner)
 
 
 def _alike(values: Mapping[str, Value], others: Sequence[Mapping[str, Value]]) -> Mapping[str, Value]:

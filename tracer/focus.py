@@ -6,6 +6,7 @@ the program: by exact types, instance dictionaries and slots, to a bounded depth
 """
 
 import bisect
+import itertools
 import os
 import re
 import sys
@@ -26,15 +27,18 @@ PREVIEW = 400  # characters of a value kept for eyes
 TESTING = bool(os.environ.get("XLOCAL_TESTING"))
 ROWS = 500  # rows a record
 RESUMABLE = 0x20 | 0x80 | 0x200  # generator, coroutine, asynchronous generator
+COROUTINE = 0x80
+FIRST_YIELDS = 3  # values of a generator kept to be shown
 ADDRESS = re.compile(r"\b0x[0-9a-fA-F]{6,}\b")
-ADDRESS_TEXT = "<address or hash>"
+ADDRESS_TEXT, NOW = "<address or hash>", "now"
 STARTED = time.time()
 TODAY = re.compile(
     "(?:%s)[T ]\\d\\d:\\d\\d(?::\\d\\d(?:\\.\\d+)?)?"
     % "|".join({time.strftime("%Y-%m-%d", moment) for moment in (time.localtime(STARTED), time.gmtime(STARTED))})
 )
 
-_plain = (int, float, complex, bool, type(None))
+# Types are told apart by id alone: a metaclass may have an `__eq__` of the program's own.
+_plain = {id(kind) for kind in (int, float, complex, bool, type(None))}
 _dict_slot = type(type.__dict__["__dict__"])  # getset_descriptor
 
 
@@ -60,7 +64,7 @@ class Digester:
         try:
             self._walk(value, 0, parts, seen)
             text = "".join(parts)
-        except (RecursionError, MemoryError):
+        except (RecursionError, MemoryError, RuntimeError):  # the last: another thread changed it meanwhile
             return 0
         depth = OPAQUE if OPAQUE in seen else CUT if CUT in seen else ""
         key = (zlib.crc32(text.encode("utf-8", "surrogatepass")), len(text), text[:64], depth)
@@ -86,16 +90,12 @@ class Digester:
         if len(parts) > MOST_PARTS:
             parts.append("...")
             seen[CUT] = True
-        elif kind in _plain:
-            parts.append(_number_text(value, kind))
-            if parts[-1] is ADDRESS_TEXT:
-                seen[OPAQUE] = True
+        elif id(kind) in _plain:
+            self._number(value, kind, parts, seen)
         elif kind is str:
-            parts.append(_quoted(value))
-            if len(value) > MOST_TEXT:
-                seen[CUT] = True
+            self._text(value, parts, seen)
         elif kind is bytes or kind is bytearray:
-            parts.append("b" + _quoted(bytes(value[:TEXT]).decode("latin-1")))
+            parts.append(repr(value[:TEXT]))
             if len(value) > TEXT:
                 parts.append(" of %d:%08x" % (len(value), zlib.crc32(value[:MOST_TEXT])))
             if len(value) > MOST_TEXT:
@@ -106,15 +106,37 @@ class Digester:
             seen[id(value)] = len(seen)
             self._walk_compound(value, kind, depth, parts, seen)
 
+    def _number(self, value, kind, parts, seen):
+        parts.append(_number_text(value, kind))
+        if parts[-1] is ADDRESS_TEXT or parts[-1] is NOW:
+            seen[OPAQUE] = True
+        elif kind is int and value.bit_length() > 8 * MOST_TEXT:
+            seen[CUT] = True
+
+    def _text(self, value, parts, seen):
+        text, left_out = _quoted(value)
+        parts.append(text)
+        if left_out:
+            seen[OPAQUE] = True
+        elif len(value) > MOST_TEXT:
+            seen[CUT] = True
+
     def _walk_compound(self, value, kind, depth, parts, seen):
         form = layout(kind)[0]
         if form == "object":
             self._object(value, kind, depth, parts, seen)
         elif form == "callable":
-            parts.append(_callable_text(value, kind))
-            if kind is _method or (kind is _function and (value.__closure__ or value.__name__ == "<lambda>")):
-                seen[OPAQUE] = True
-        elif form is tuple:
+            self._callable(value, kind, depth, parts, seen)
+        else:
+            held = attributes(value, kind) if form is not kind else ()
+            parts.append("<" if held else "")
+            self._built_in(value, kind, form, depth, parts, seen)
+            if held:
+                self._attributes(held, depth, parts, seen)
+                parts.append(">")
+
+    def _built_in(self, value, kind, form, depth, parts, seen):
+        if form is tuple:
             self._items(_name(kind), "()", tuple.__iter__(value), tuple.__len__(value), depth, parts, seen)
         elif form is list:
             self._items(_name(kind), "[]", list.__iter__(value), list.__len__(value), depth, parts, seen)
@@ -122,12 +144,13 @@ class Digester:
             self._pairs(_name(kind), dict.items(value), dict.__len__(value), depth, parts, seen)
         elif form is set or form is frozenset:
             self._unordered(value, kind, form, depth, parts, seen)
-        elif form is str:
-            parts.append(_name(kind) + _quoted(str.__str__(value)))
-        elif form is int:
-            parts.append(_name(kind) + _number_text(int.__int__(value), int))
-        elif form is float:
-            parts.append(_name(kind) + float.__repr__(value))
+        elif form is str or form is int or form is float:
+            parts.append(_name(kind) + "(")
+            if form is str:
+                self._text(str.__str__(value), parts, seen)
+            else:
+                self._number(form.__pos__(value) if form is float else form.__int__(value), form, parts, seen)
+            parts.append(")")
         else:  # an exception
             parts.append(_name(kind))
             self._walk(BaseException.__dict__["args"].__get__(value), depth + 1, parts, seen)
@@ -175,40 +198,78 @@ class Digester:
         parts.append("%s{%s}" % (_name(kind), ", ".join(sorted(texts))))
 
     def _object(self, value, kind, depth, parts, seen):
-        name = _name(kind)
-        _, dictionary, slots = layout(kind)
-        if dictionary is None and not slots:
-            self._closed(value, kind, depth, parts, seen)
-            return
-        parts.append("<" + name)
-        if depth < MOST_DEPTH:
-            for key, item in attributes(value, kind):
-                parts.append(" %s=" % (key,))
-                self._walk(item, depth + 1, parts, seen)
-        else:
-            seen[CUT] = True
-        parts.append(">")
-
-    def _closed(self, value, kind, depth, parts, seen):
-        """An object of a type in C that holds nothing in sight: a few of the standard library's are read by their own
-        methods, which run no code of the program; of the others only the type is known."""
-        name = type.__getattribute__(kind, "__module__"), _name(kind)
-        if name == ("numpy", "ndarray"):
-            parts.append(_array_text(value))
-            if value.size > MOST_SAMPLES or value.dtype.hasobject:
-                seen[CUT] = True
+        hidden = layout(kind)[3]
+        reader = _reader(kind, (_module(kind), _name(kind))) if hidden else None
+        if reader is not None:
+            self._closed(value, kind, reader, depth, parts, seen)
         elif kind is object:
             parts.append("<object>")
         else:
-            reader = _reader(kind, name)
-            read = None if reader is None else reader(value)
-            if type(read) is list:
-                self._items(_name(kind), "[]", iter(read), len(read), depth, parts, seen)
-            elif read is not None:
-                parts.append("<%s %s>" % (name[1], read))
-            else:
-                parts.append("<%s>" % name[1])
+            parts.append("<" + _name(kind))
+            self._attributes(attributes(value, kind), depth, parts, seen)
+            parts.append(">")
+            if hidden:
                 seen[OPAQUE] = True
+
+    def _attributes(self, held, depth, parts, seen):
+        if held and depth >= MOST_DEPTH:
+            seen[CUT] = True
+            return
+        for key, item in held:
+            parts.append(" %s=" % (key,))
+            self._walk(item, depth + 1, parts, seen)
+
+    def _callable(self, value, kind, depth, parts, seen):
+        """A function, method or class: by its name, and a function by its defaults, too. What else it holds (a closure,
+        the object of a method) or is (a lambda, a class that its module does not have by this name) is not told."""
+        if kind is _function:
+            parts.append("function:" + value.__qualname__)
+            if value.__defaults__:
+                self._walk(value.__defaults__, depth + 1, parts, seen)
+            if value.__closure__ or value.__kwdefaults__ or value.__name__ == "<lambda>":
+                seen[OPAQUE] = True
+        elif kind is _method:
+            parts.append("method:" + value.__func__.__qualname__ if type(value.__func__) is _function else "method")
+            seen[OPAQUE] = True
+        elif kind is _builtin:
+            parts.append("function:" + value.__name__)
+            if value.__self__ is not None and type(value.__self__) is not type(os):
+                seen[OPAQUE] = True
+        else:
+            parts.append("class:" + _qualname(value))
+            if not _is_found(value):
+                seen[OPAQUE] = True
+
+    def _closed(self, value, kind, reader, depth, parts, seen):
+        """An object of a type in C that is read by its own methods, which run no code of the program."""
+        if reader is _array_text:
+            self._array(value, depth, parts, seen)
+        elif reader is _in_order:
+            self._items(_name(kind), "[]", iter(value), len(value), depth, parts, seen)
+        else:
+            read = reader(value)
+            parts.append("<%s " % _name(kind))
+            if type(read) is tuple:
+                self._text(read[0], parts, seen)
+            else:
+                parts.append(str(read))
+            parts.append(">")
+            if read is None:
+                seen[OPAQUE] = True
+            elif reader is _native_text and len(value) * value.itemsize > MOST_TEXT:
+                seen[CUT] = True
+
+    def _array(self, value, depth, parts, seen):
+        few = depth < MOST_DEPTH and value.size <= MOST_ITEMS and not value.dtype.hasobject
+        parts.append("<array %s %s" % (value.shape, value.dtype))
+        if few:
+            parts.append(" ")
+            self._items("", "[]", iter(value.reshape(-1).tolist()), value.size, depth, parts, seen)
+        else:
+            parts.append(_array_text(value))
+        parts.append(">")
+        if value.size > MOST_SAMPLES or value.dtype.hasobject:
+            seen[CUT] = True
 
 
 def bases(kind):
@@ -222,10 +283,11 @@ _BUILT_IN = (tuple, list, dict, set, frozenset, str, int, float, BaseException)
 
 
 def layout(kind):
-    """`(form, dictionary, slots)` of a type, found once and without asking its metaclass.
+    """`(form, dictionary, slots, hidden)` of a type, found once and without asking its metaclass.
 
     The form is the built-in type whose methods read the value, `callable` or `object`; the dictionary is the descriptor
-    of the instances' `__dict__` or None; slots are `(name, descriptor)`.
+    of the instances' `__dict__` or None; slots are `(name, descriptor)`; hidden says that an instance holds more than
+    these, as those of types in C do.
     """
     known = _layouts.get(id(kind))
     if known is None or known[0]() is not kind:
@@ -235,24 +297,36 @@ def layout(kind):
 
 def _read_layout(kind):
     mro = bases(kind)
-    dictionary, slots = None, []
+    dictionary, slots, own = None, [], 0
     for base in mro:
         names = type.__dict__["__dict__"].__get__(base)
         held = names.get("__dict__")
         if dictionary is None and type(held) is _dict_slot:
             dictionary = held
-        slots += [(name, member) for name, member in list(names.items()) if type(member) is _member]
+        members = [(name, member) for name, member in list(names.items()) if type(member) is _member]
+        slots += [(name, member) for name, member in members if not name.startswith("__")]
+        own += len(members)
+    hidden = _sized(kind, "basicsize") > _sized(object, "basicsize") + _POINTER * (
+        own + (_sized(kind, "dictoffset") > 0) + (_sized(kind, "weakrefoffset") > 0)
+    )
     if kind is _function or kind is _builtin or kind is _method or any(base is type for base in mro):
-        return "callable", dictionary, slots
+        return "callable", dictionary, slots, hidden
     for built_in in _BUILT_IN:
         if any(base is built_in for base in mro):
-            return built_in, dictionary, slots
-    return "object", dictionary, slots
+            return built_in, dictionary, slots, hidden
+    return "object", dictionary, slots, hidden
+
+
+_POINTER = tuple.__itemsize__
+
+
+def _sized(kind, what):
+    return type.__dict__["__%s__" % what].__get__(kind)
 
 
 def attributes(value, kind):
     """`(name, value)` of the instance dictionary and the slots, without asking the object itself."""
-    _, dictionary, slots = layout(kind)
+    _, dictionary, slots, _ = layout(kind)
     found = []
     if dictionary is not None:
         try:
@@ -260,7 +334,7 @@ def attributes(value, kind):
         except (AttributeError, TypeError):
             held = None
         if type(held) is dict:
-            found = [item for item in list(held.items())[:MOST_ITEMS] if type(item[0]) is str]
+            found = [item for item in itertools.islice(dict.items(held), MOST_ITEMS) if type(item[0]) is str]
     for name, member in slots:
         if len(found) >= MOST_ITEMS:
             break
@@ -276,14 +350,43 @@ def _reader(kind, name):
     if id(kind) in _BUILT_IN_READERS:
         return _BUILT_IN_READERS[id(kind)]
     module = sys.modules.get(name[0])
-    if module is None or type(kind) is not type:
+    if type(module) is not type(os):
         return None
     if name in _READERS:
         return _READERS[name] if vars(module).get(name[1]) is kind else None
-    generic = vars(module).get("generic") if name[0] == "numpy" else None
-    if generic is not None and any(base is generic for base in bases(kind)):
-        return lambda value: value.tobytes().hex()
+    numpy = vars(sys.modules["numpy"]) if "numpy" in sys.modules else {}
+    for base_name, reader in ("generic", _scalar_text), ("dtype", _dtype_text):
+        if base_name in numpy and any(base is numpy[base_name] for base in bases(kind)):
+            return reader
     return None
+
+
+def _in_order(value):
+    """Stands for a container in C that is read by iterating over it."""
+    return iter(value)
+
+
+def _dtype_text(value):
+    return value.str if value.names is None else None
+
+
+def _scalar_text(value):
+    plain = value.item()
+    return repr(plain) if id(type(plain)) in _plain else value.tobytes().hex()
+
+
+def _array_text(value):
+    """A checksum of the content of a numpy array, whose own methods are C code; of a large one by a sample."""
+    if value.dtype.hasobject:
+        return ""
+    step = max(1, value.size // MOST_SAMPLES)
+    return ":%08x" % zlib.crc32(value.reshape(-1)[::step].tobytes())
+
+
+def _native_text(value):
+    """An array.array."""
+    items = memoryview(value)[: MOST_TEXT // value.itemsize]
+    return "%s %d:%08x" % (value.typecode, len(value), zlib.crc32(items))
 
 
 def _time_text(value):
@@ -300,15 +403,16 @@ _READERS = {
     ("datetime", "datetime"): _time_text,
     ("datetime", "time"): _time_text,
     ("decimal", "Decimal"): str,
-    ("array", "array"): lambda value: "%s %d %08x" % (value.typecode, len(value), zlib.crc32(value.tobytes())),
-    ("collections", "deque"): list,
-    ("_io", "StringIO"): lambda value: _quoted(value.getvalue()),
-    ("_io", "BytesIO"): lambda value: _quoted(value.getvalue().decode("latin-1")),
+    ("array", "array"): _native_text,
+    ("collections", "deque"): _in_order,
+    ("_io", "StringIO"): lambda value: (value.getvalue(),),
+    ("_io", "BytesIO"): lambda value: (value.getvalue().decode("latin-1"),),
+    ("numpy", "ndarray"): _array_text,
 }
 _BUILT_IN_READERS = {
-    id(type({}.keys())): list,
-    id(type({}.values())): list,
-    id(type({}.items())): list,
+    id(type({}.keys())): _in_order,
+    id(type({}.values())): _in_order,
+    id(type({}.items())): _in_order,
     id(range): repr,
     id(type(os)): lambda value: str(vars(value).get("__name__")),
     id(type(ADDRESS)): _pattern_text,
@@ -320,51 +424,60 @@ def _number_text(value, kind):
     if kind is int:
         size = value if value >= 0 else -value
         if size > 1 << 64:
-            return "int of %d bits ...%x" % (value.bit_length(), value & ((1 << 128) - 1))
+            bits = value.bit_length()
+            whole = 0 if bits > 8 * MOST_TEXT else zlib.crc32(value.to_bytes(bits // 8 + 1, "little", signed=True))
+            return "int of %d bits ...%x:%08x" % (bits, value & ((1 << 128) - 1), whole)
         # Where programs lie in memory, and what default hashes look like.
         if 0x500000000000 <= size < 0x800000000000 or 1 << 56 <= size <= 1 << 63:
             return ADDRESS_TEXT
     if (kind is int or kind is float) and abs(value - STARTED) < 86400:
-        return "now"
+        return NOW
     return repr(value)
 
 
 def _quoted(text):
+    """`(the text as its literal, whether addresses or times of day were left out of it)`."""
     length, checksum = len(text), 0
     if length > TEXT:
         checksum = zlib.crc32(text[:MOST_TEXT].encode("utf-8", "surrogatepass"))
         text = text[: TEXT // 2] + "..." + text[-TEXT // 2 :]
     cleaned = ADDRESS.sub("0x", text) if "0x" in text else text
     if ":" in text:
-        cleaned = TODAY.sub("now", cleaned)
-    return "'" + cleaned + ("'" if length <= TEXT else "' of %d:%08x" % (length, checksum))
+        cleaned = TODAY.sub(NOW, cleaned)
+    end = "" if length <= TEXT else " of %d:%08x" % (length, checksum)
+    return repr(cleaned) + end, cleaned is not text and cleaned != text
 
 
 def _name(kind):
-    return str(type.__getattribute__(kind, "__name__"))
+    return type.__dict__["__name__"].__get__(kind)
+
+
+def _qualname(kind):
+    return type.__dict__["__qualname__"].__get__(kind)
+
+
+def _module(kind):
+    """The name of a class's module; '' where the program put something else there."""
+    name = type.__dict__["__module__"].__get__(kind)
+    return name if type(name) is str else ""
+
+
+def _is_found(kind):
+    """Whether a class is what its module has by its name; another run then has no other one by the same name."""
+    module = sys.modules.get(_module(kind))
+    names = vars(module) if type(module) is type(os) else {}
+    found = None
+    for name in _qualname(kind).split("."):
+        found = names.get(name)
+        if not any(base is type for base in bases(type(found))):
+            return False
+        names = type.__dict__["__dict__"].__get__(found)
+    return found is kind
 
 
 _function = type(bases)
 _builtin = type(len)
 _method = type(Digester(None).number)
-
-
-def _callable_text(value, kind):
-    if kind is _method:
-        return "method:" + value.__func__.__qualname__ if type(value.__func__) is _function else "method"
-    if kind is not _function and kind is not _builtin:  # a class
-        return "class:" + str(type.__dict__["__qualname__"].__get__(value))
-    return "function:" + str(value.__qualname__)
-
-
-def _array_text(value):
-    """Shape, type and content of a numpy array, whose own methods are C code; large ones by a sample."""
-    text = "array%s%s" % (value.shape, value.dtype)
-    if value.dtype.hasobject or value.size == 0:
-        return text
-    flat = value.reshape(-1)
-    step = max(1, value.size // MOST_SAMPLES)
-    return "%s:%08x" % (text, zlib.crc32(flat[::step].tobytes()))
 
 
 class FocusBackend:
@@ -440,7 +553,8 @@ class FocusBackend:
             return self._seeding(code) if code.co_name == "<module>" and self.is_seeded(code.co_filename) else None
         count = code.co_argcount + getattr(code, "co_kwonlyargcount", 0)
         count += bool(code.co_flags & 0x4) + bool(code.co_flags & 0x8)
-        choice = [found[0], found[1], code.co_varnames[:count]]
+        free = tuple(name for name in code.co_freevars if name != "__class__")
+        choice = [found[0], found[1], code.co_varnames[:count] + free]
         self.by_code[id(code)] = (choice, code)
         return choice
 
@@ -521,12 +635,14 @@ class FocusBackend:
 class _Call:
     """One call while it runs; its trace function gathers lines and, at each return or yield, values."""
 
-    __slots__ = ("backend", "before", "choice", "error", "index", "lines", "out", "running", "thread", "trace")
+    __slots__ = (
+        "backend", "before", "choice", "error", "first", "index", "lines", "out", "owner", "running", "thread", "trace"
+    )  # fmt: skip
 
     def __init__(self, backend, choice, thread, index, frame, running):
         self.backend, self.choice, self.thread, self.index = backend, choice, thread, index
         self.running = running
-        self.lines, self.error, self.out = {}, None, 0
+        self.lines, self.error, self.out, self.first, self.owner = {}, None, 0, [], 0
         self.before = self._arguments(frame)
         self.trace = self._trace  # one bound method, made once
 
@@ -542,6 +658,7 @@ class _Call:
                 pairs.append(backend.digester.number(local[name]))
         if "self" in pairs[:1]:
             value = local["self"]
+            self.owner = id(value)
             for name, held in attributes(value, type(value))[:MOST_ATTRIBUTES]:
                 pairs.append("self." + name)
                 pairs.append(backend.digester.number(held))
@@ -568,12 +685,16 @@ class _Call:
         if value is None and self.error is not None and backend.left_by_exception(frame):
             error = backend.recorder.exception_number(self.error)
         generator = frame.f_code.co_flags & RESUMABLE
-        if generator and (error or backend.is_finished(frame)):
+        finished = bool(generator) and backend.is_finished(frame)
+        if generator and (error or finished):
             self.running.pop(id(frame), None)
         if backend.values and self.before:
-            if generator:
-                # What it yields and returns is chained into one number; negative, for it is no value's.
-                self.out = self.out if error else -backend.digester.chained(-self.out, value)
+            if generator & ~COROUTINE:
+                if not error:
+                    self._gave(value, finished)
+            elif generator:
+                # What it awaits is between it and its loop.
+                self.out = backend.digester.number(value) if finished and not error else 0
             else:
                 hashed = frame.f_code.co_name == "__hash__"
                 self.out = 0 if error or hashed else backend.digester.number(value)
@@ -583,4 +704,12 @@ class _Call:
             lines.append(line)
             lines.append(self.lines[line])
         taken = backend._entry(b"L", tuple(lines))
-        backend._row([self.choice[0], self.thread, self.index, self.before, self.out, after, error, taken])
+        out = [self.out, *self.first] if self.first else self.out
+        backend._row([self.choice[0], self.thread, self.index, self.before, out, after, error, taken, self.owner])
+
+    def _gave(self, value, ended):
+        """What a generator yields, and what it returns, is chained into one number; negative, for it is no value's."""
+        digester = self.backend.digester
+        self.out = -digester.chained(-self.out, value)
+        if not ended and len(self.first) <= FIRST_YIELDS:
+            self.first.append(digester.number(value))

@@ -267,10 +267,10 @@ def rank(issue: str | None, output: str, quiet: bool, **given: Any) -> None:
 
     Without --issue the text given to `xlocal trace` is used, when there was one.
     """
-    from xlocal.question import read_issue, rerank, with_warnings
+    from xlocal.question import other_issue, rerank, with_warnings
 
     settings = _settings(given)
-    text, doubts = read_issue(issue) if issue else (None, ())
+    text, doubts = other_issue(issue)
     with _progress(quiet=quiet) as progress:
         progress("ranking")
         found = rerank(settings.session, issue=text, ranker=settings.ranker, model=settings.model)
@@ -289,10 +289,10 @@ def explain(function: str, issue: str | None, quiet: bool, **given: Any) -> None
     FUNCTION is a name as `xlocal rank` prints it, the end of one, or path::name.
     """
     from xlocal import explain as explaining
-    from xlocal.question import read_issue
+    from xlocal.question import other_issue
 
     settings = _settings(given)
-    text, _ = read_issue(issue) if issue else (None, ())
+    text, _ = other_issue(issue)
     with _progress(quiet=quiet) as progress:
         progress("ranking")
         explained = explaining.explain(

@@ -63,6 +63,8 @@ def find_suspect(found: Localization, name: str) -> RankedSuspect:
     known = [ranked.suspect.function.qualname for ranked in found.suspects]
     near = difflib.get_close_matches(name, known, n=3, cutoff=0.4)
     hint = f"; did you mean {', '.join(near)}?" if near else "; `xlocal rank` lists the suspects"
+    if not known:
+        hint = ", for it has none; `xlocal rank` says why"
     raise UsageError(f"{name}: no suspect of this session has this name{hint}")
 
 
@@ -160,8 +162,8 @@ def _standing(ranked: RankedSuspect) -> str:
 
 def _no_evidence(ranked: RankedSuspect) -> str:
     if ranked.suspect.executed:
-        return "no difference was seen: it is listed because the buggy run executes it"
-    return "no difference was seen"
+        return "no evidence was seen: it is listed because the buggy run executes it"
+    return "no evidence was seen"
 
 
 def _print_calls(explained: Explanation, console: Console) -> None:

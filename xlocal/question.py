@@ -168,14 +168,15 @@ def answer(
 
 
 def rerank(folder: Path, *, issue: str | None = None, ranker: str = "fused", model: str | None = None) -> Localization:
-    """Rank the stored comparison of a session anew; runs nothing. `issue` replaces the session's own issue text.
+    """Rank the stored comparison of a session anew; runs nothing. `issue` replaces the session's own issue text,
+    '' by none.
 
     `model` is the encoder of the rankers that need one: a folder, or a name on the hub.
     """
     with settled(folder):
         session = Session.load(folder)
         comparison = Comparison.load(folder / COMPARISON)
-    text = session.issue if issue is None else issue
+    text = session.issue if issue is None else issue or None
     found = rank_suspects(comparison, scope=session.scope, issue=text, ranker=ranker, model=model)
     changed = session.changed_sources()
     return with_warnings(_conclude(found), (_source_changed(changed),) if changed else ())
@@ -223,6 +224,14 @@ def read_issue(source: str, *, option: str = "--issue") -> tuple[str | None, tup
     if not text.strip():
         return None, (*warnings, Warned("issue-empty", f"{name} holds no text; ranked without an issue"))
     return text, tuple(warnings)
+
+
+def other_issue(source: str | None) -> tuple[str | None, tuple[Warned, ...]]:
+    """The text that replaces a session's issue: None when no file is named, '' when it is empty. See `read_issue`."""
+    if not source:
+        return None, ()
+    text, doubts = read_issue(source)
+    return text or "", doubts
 
 
 def _read_start(file: Path) -> bytes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import signal
 from collections.abc import Iterable, Iterator
 from typing import IO, Any
@@ -25,6 +26,7 @@ SCHEMA = 1
 TABLE_WIDTH = 88
 PIPE_WIDTH = 120
 CHANGED = "changed"  # the kind of evidence that `xlocal trace --between` adds
+_UNPRINTABLE = re.compile(r" *\n[ \n]*")
 # What the columns beside commands, or names and places, need: those are never folded, so that they can be searched for
 # and clicked.
 OTHER_COLUMNS = 50
@@ -327,12 +329,12 @@ def reason(ranked: RankedSuspect, *, issue: str | None, ranker: str = "fused") -
     if not suspect.executed:
         return "Did not run in the buggy run."
     if ranker == "commits":
-        return f"Changed {_times(round(ranked.score))} in the year before; no difference was seen."
+        return f"Changed {_times(round(ranked.score))} in the year before; no evidence was seen."
     if ranker == "proximity":
-        return "Placed by nearness in the call tree and to what the issue names; no difference was seen."
+        return "Placed by nearness in the call tree and to what the issue names; no evidence was seen."
     if issue is not None and ranked.score > 0:
-        return "Listed for its likeness to the issue text; no difference was seen."
-    return f"Runs {_times(suspect.calls[0])} in the buggy run; no difference was seen."
+        return "Listed for its likeness to the issue text; no evidence was seen."
+    return f"Runs {_times(suspect.calls[0])} in the buggy run; no evidence was seen."
 
 
 def _strongest_first(ranked: RankedSuspect) -> list[Evidence]:
@@ -349,8 +351,8 @@ def _sentence(clause: str) -> str:
 
 
 def plain(text: str) -> str:
-    """`text` on one line without control characters: messages come from the observed program."""
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    """`text` on one line without control characters: messages come from the observed program. Spaces in a row stay."""
+    return _UNPRINTABLE.sub(" ", "".join(char if char.isprintable() else "\n" for char in text)).strip()
 
 
 def _cut(text: str, size: int) -> str:

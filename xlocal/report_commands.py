@@ -97,10 +97,10 @@ def report(output: str | None, opened: bool, form: str, issue: str | None, quiet
     session folder (markdown goes to stdout), and its name is printed.
     """
     from xlocal.cli import _exit, _progress, _settings
-    from xlocal.question import read_issue, rerank, with_warnings
+    from xlocal.question import other_issue, rerank, with_warnings
 
     settings = _settings(given)
-    text, doubts = read_issue(issue) if issue else (None, ())
+    text, doubts = other_issue(issue)
     if opened and (form != "html" or output == "-"):
         raise click.UsageError("--open shows an HTML report that is in a file.")
     with _progress(quiet=quiet) as progress:

@@ -51,7 +51,7 @@ KINDS = {
     "named-in-issue": "The issue names it",
     "changed": "Its code differs between the two revisions",
     "spectrum": "It runs in failing tests more than in passing ones",
-    UNSEEN: "It runs in the buggy run, and no difference was seen",
+    UNSEEN: "It runs in the buggy run, and no evidence was seen",
 }
 
 
