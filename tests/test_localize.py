@@ -564,6 +564,69 @@ def test_lines_are_not_compared_where_one_of_two_partners_was_lost(tmp_path: Pat
     assert [e for ranked in found.suspects for e in ranked.suspect.evidence] == []
 
 
+def test_the_writer_wrote_to_the_very_object(tmp_path: Path) -> None:
+    module = """
+        class Box:
+            def put(self, value):
+                self.value = value
+
+            def other_put(self, value):
+                self.value = value
+
+            def read(self):
+                return self.value + 1
+    """
+    script = "import lib; b, c = lib.Box(), lib.Box(); b.put({0}); c.other_put({0}); b.read()"
+    found = located(tmp_path, module, script.format(5) + "; exit(1)", script.format(7))
+    assert kinds(found, "Box.put")["writer"] == "last set self.value to 5, which differs when Box.read diverges"
+    assert "writer" not in kinds(found, "Box.other_put")
+
+
+def test_an_absorber_returns_something_and_leaves_all_alike(tmp_path: Path) -> None:
+    module = """
+        class Box:
+            def __init__(self):
+                self.value = 0
+
+            def put(self, value):
+                self.value = value
+
+            def kept(self, value):
+                self.value = value
+                return True
+
+            def even(self, value):
+                return value % 2 == 0
+    """
+    script = "import lib; b = lib.Box(); [f({}) for f in (b.even, b.put, lib.Box().kept)]"
+    found = located(tmp_path, module, script.format(4) + "; exit(1)", script.format(6))
+    assert kinds(found, "Box.even")["absorber"] == "was given another value of value, with the same outcome"
+    for name in "Box.put", "Box.kept":
+        assert "absorber" not in kinds(found, name)
+        assert kinds(found, name)["exit-state"] == "left self.value as 4, but 6 in the reference run"
+
+
+def test_what_one_of_several_references_shows_is_said_of_that_one(tmp_path: Path) -> None:
+    module = """
+        def check(x):
+            if x > 1:
+                raise ValueError(x)
+
+        def start(x):
+            check(x)
+    """
+    found = located(
+        tmp_path,
+        module,
+        "import lib; lib.start(5)",
+        ["import lib\ntry: lib.start(3)\nexcept ValueError: pass", "import lib; lib.start(1)", "import lib"],
+    )
+    said = kinds(found, "check")
+    assert said["exception"] == "raises ValueError in the buggy run and not in reference-2"
+    assert said["only-buggy"] == "runs once, in the buggy run and not in reference-3"
+    assert not any("only in the buggy run" in clause for clause in said.values())
+
+
 def test_lines_of_calls_that_were_not_all_seen_say_so(tmp_path: Path) -> None:
     module = """
         def often(x):

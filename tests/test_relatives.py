@@ -90,6 +90,36 @@ def test_class_level_data_read_where_the_runs_part_is_reported(tmp_path: Path) -
     assert not next(r for r in found.suspects if r.suspect.function.qualname == "Table").suspect.executed
 
 
+LIMITS = """
+    class Table:
+        limit = 5
+
+        def fits(self, x):
+            if x > self.limit:
+                return False
+            return True
+
+    class Small(Table):
+        limit = 2
+"""
+
+
+def test_data_of_the_object_itself_is_not_the_class_s(tmp_path: Path) -> None:
+    script = "import lib; table = lib.Table(); table.limit = 3; assert table.fits({})"
+    found = located(tmp_path, LIMITS, script.format(4), script.format(3))
+    assert "line" in kinds(found, "Table.fits")
+    assert "Table" not in {ranked.suspect.function.qualname for ranked in found.suspects}
+
+
+def test_data_of_the_object_s_own_class_is_reported(tmp_path: Path) -> None:
+    script = "import lib; assert lib.Small().fits({})"
+    found = located(tmp_path, LIMITS, script.format(4), script.format(1))
+    assert kinds(found, "Small")["class-data"] == (
+        "sets limit at line 11, class-level data that Table.fits reads at line 6, where the runs part"
+    )
+    assert "Table" not in {ranked.suspect.function.qualname for ranked in found.suspects}
+
+
 @pytest.fixture
 def index(tmp_path: Path) -> SourceIndex:
     (tmp_path / "ring.py").write_text(
