@@ -1,6 +1,7 @@
 """Our own localization benchmark: how high each ranker places the functions that real fixes changed.
 
-    python experiments/localization.py --cases DIR [--out FILE] [--checkouts DIR] [--rankers NAME...] [--only ID...]
+    python experiments/localization.py --cases DIR [--out FILE] [--checkouts DIR] [--rankers NAME...]
+                                      [--model NAME] [--only ID...]
 
 DIR holds one folder per real bug (case.json, buggy.py, references). Released packages are installed by uv into cached
 environments, one per case; repositories come from --checkouts, one folder per case with `repo/` and a text file
@@ -54,7 +55,7 @@ from xlocal.session import COMPARISON
 T = TypeVar("T")
 
 
-def outcome_of(case: Case, recorded: Recorded, rankers: Sequence[str]) -> Outcome:
+def outcome_of(case: Case, recorded: Recorded, rankers: Sequence[str], model: str | None = None) -> Outcome:
     """Record and compare unless that is stored, then rank by each ranker that works here.
 
     Raises UnavailableError, or XlocalError when a script does not behave.
@@ -64,7 +65,7 @@ def outcome_of(case: Case, recorded: Recorded, rankers: Sequence[str]) -> Outcom
     unranked: dict[str, Unranked] = {}
     for name in rankers:
         try:
-            found[name] = rerank(session, issue=case.issue, ranker=name)
+            found[name] = rerank(session, issue=case.issue, ranker=name, model=model)
         except (ModelError, UsageError) as error:  # needs a model or a repository that is not here
             unranked[name] = Unranked(str(error), isinstance(error, ModelError))
     comparison = Comparison.load(session / COMPARISON)
@@ -161,7 +162,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = int(any(one.differences for one in repeats))
     else:
         outcomes, skipped = run_all(
-            cases, lambda case: outcome_of(case, recorded, options.rankers), jobs=options.jobs, say=say
+            cases, lambda case: outcome_of(case, recorded, options.rankers, options.model), jobs=options.jobs, say=say
         )
         document, status = report(outcomes, options.rankers, skipped), 0
         _print_tables(console, outcomes, options.rankers)
@@ -211,6 +212,7 @@ def _parser() -> argparse.ArgumentParser:
         "--checkouts", type=Path, metavar="DIR", help="prepared repositories, DIR/ID/repo and DIR/ID/python"
     )
     parser.add_argument("--rankers", nargs="+", default=list(ranker_names()), metavar="NAME", help="default: all")
+    parser.add_argument("--model", metavar="NAME", help="the encoder of paper and embedding; default UniXcoder")
     parser.add_argument("--only", nargs="+", metavar="ID", help="these cases alone")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="cases at a time (default 1)")
     parser.add_argument("--cache", type=Path, default=cache_folder() / "localization", metavar="DIR")
