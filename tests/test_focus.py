@@ -245,6 +245,7 @@ UNLIKE = {
     "defaults": ("made(1)", "made(2)"),
     "a line break": (r"'a\nb'", "'a b'"),
     "spaces": ("' a'", "'  a'"),
+    "a namespace": ("types.SimpleNamespace(a=1)", "types.SimpleNamespace(a=2)"),
     "control characters": (r"'\x01'", r"'\x02'"),
     "a named number": ("Level.LOW", "Level.HIGH"),
     "late items of a view": ("{**many, 1: 2}.values()", "{**many, 1: 3}.values()"),

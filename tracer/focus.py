@@ -301,10 +301,10 @@ def _read_layout(kind):
     for base in mro:
         names = type.__dict__["__dict__"].__get__(base)
         held = names.get("__dict__")
-        if dictionary is None and type(held) is _dict_slot:
+        if dictionary is None and (type(held) is _dict_slot or type(held) is _member):
             dictionary = held
         members = [(name, member) for name, member in list(names.items()) if type(member) is _member]
-        slots += [(name, member) for name, member in members if not name.startswith("__")]
+        slots += [(name, member) for name, member in members if name not in _NO_PARTS]
         own += len(members)
     hidden = _sized(kind, "basicsize") > _sized(object, "basicsize") + _POINTER * (
         own + (_sized(kind, "dictoffset") > 0) + (_sized(kind, "weakrefoffset") > 0)
@@ -317,6 +317,7 @@ def _read_layout(kind):
     return "object", dictionary, slots, hidden
 
 
+_NO_PARTS = ("__dict__", "__suppress_context__")
 _POINTER = tuple.__itemsize__
 
 
