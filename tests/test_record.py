@@ -295,6 +295,22 @@ def test_why_addresses_vary_is_told(here, monkeypatch):
         launch._address_fixer.cache_clear()
 
 
+def test_each_run_makes_its_objects_at_other_addresses(here):
+    if launch.why_addresses_vary():
+        pytest.skip("addresses vary here by themselves")
+    script = """
+classes = [type("Slots", (), {"__slots__": tuple("abcdefghijklmnopqrst"[:count])}) for count in range(20)]
+kept = [[make() for _ in range(3000)] for make in (*classes, object, list, dict, set, lambda: bytearray(600))]
+kept.append([1 << 31 | number for number in range(3000)])
+print(*(id(each[-1]) for each in kept))
+"""
+    found = recording(script, repeat=2)
+    again = recording(script, repeat=2)
+    first, second = (run.stdout().split() for run in found.executions)
+    assert [at for at, (one, other) in enumerate(zip(first, second, strict=True)) if one == other] == []
+    assert [run.stdout() for run in found.executions] == [run.stdout() for run in again.executions]
+
+
 @pytest.mark.parametrize(("repeat", "runs"), [(1, 1), (2, 3), (4, 5)])
 def test_runs_that_differ_are_followed_by_one_more(here, repeat, runs):
     told: list[str] = []

@@ -1148,10 +1148,12 @@ def stop_once(backend, recorder):
 def held_memory(shift):
     """Blocks of every small size, to be kept: what the program makes from here on lies at other addresses than with
     another `shift`, so that an order or a hash that follows addresses shows as a difference between repeats."""
-    small = [bytes(size) for size in range(0, 480, 16) for _ in range(shift * (5 + size // 16 % 4))]
-    large = [bytes(size) for size in range(496, 8192, 272) for _ in range(shift)]
-    objects = [object() for _ in range(shift * 7)]
-    return small, large, objects
+    header = sys.getsizeof(b"")
+    sizes = [size - header for size in range(40, 513, 8)]  # what obmalloc serves, in steps of either alignment
+    small = [bytes(size) for size in sizes for _ in range(shift * (5 + size // 8 % 4))]
+    large = [bytes(size) for size in range(512, 8192, 272) for _ in range(shift)]
+    least = [object() for _ in range(shift * 7)], [(1 << 31) + number for number in range(shift * 6)]
+    return small, large, least
 
 
 def thread_name(thread):

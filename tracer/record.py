@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from xlocal.tracer.closeup import Closeup, Focus
+from xlocal.tracer.closeup import Closeup, Focus, steady
 from xlocal.tracer.command import Command, parse_command
 from xlocal.tracer.errors import ScriptError, SessionError, UsageError, Warned
 from xlocal.tracer.launch import (
@@ -49,6 +49,7 @@ BACKENDS = ("auto", "setprofile", "monitoring", "native")
 FORMAT = "xlocal-recording"
 VERSION = 1
 FILE = "recording.json"
+MAIN = "main.xtrace"  # of the first process
 _PROBE = Path(__file__).with_name("probe.py")
 _TAIL_BYTES = 16_384
 _NO_PYTEST = "No module named 'pytest'"
@@ -194,7 +195,7 @@ def record(  # noqa: PLR0913 - each is an option of the command line
         }
         environment = _environment(workspace / "tmp", env or {})
         shutil.rmtree(place, ignore_errors=True)
-        while len(executions) < repeat or (len(executions) == repeat > 1 and not focus and _differ(executions)):
+        while len(executions) < repeat or (len(executions) == repeat > 1 and _differ(executions, closely=bool(focus))):
             number = len(executions)
             if progress is not None:
                 total = max(repeat, number + 1)
@@ -222,8 +223,12 @@ def record(  # noqa: PLR0913 - each is an option of the command line
     return recording
 
 
-def _differ(executions: Sequence[Execution]) -> bool:
-    """Whether the runs made other calls: then chance may do in a third what it did in neither."""
+def _differ(executions: Sequence[Execution], *, closely: bool) -> bool:
+    """Whether the runs made other calls, or calls seen closely were unlike: then chance may do in a third what it did
+    in neither."""
+    if closely:
+        seen = [Closeup.load(run.folder / MAIN) for run in executions]
+        return steady(seen).calls != seen[0].calls
     first, *others = [run.traces() for run in executions]
     return not all(same_calls(first, traces) for traces in others)
 
@@ -245,7 +250,7 @@ def closeups(recording: Recording, focus: Focus, *, timeout: float = 300.0, **op
     again = record(
         recording.command, role=f"{recording.role}-closer", focus=focus, timeout=max(timeout, 10 * longest), **options
     )
-    return tuple(Closeup.load(run.folder / "main.xtrace") for run in again.executions)
+    return tuple(Closeup.load(run.folder / MAIN) for run in again.executions)
 
 
 def _write_config(run: Path, config: Mapping[str, object]) -> Path:
@@ -303,7 +308,7 @@ def _require_trace(run: Execution, python: str) -> None:
         raise ScriptError(
             f"{run.command.text}: {python} has no pytest; install it there, or name another with --python"
         )
-    if (run.folder / "main.xtrace").exists():
+    if (run.folder / MAIN).exists():
         return
     how = f"exit status {run.exit_status}" if run.signal is None else f"ended by {_signal_name(run.signal)}"
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing to stderr")
