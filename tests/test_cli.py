@@ -405,6 +405,14 @@ def test_odd_issue_texts_are_told(traced, content, slug, kept, source):
     assert (issue if issue is None else len(issue)) == kept
 
 
+def test_an_empty_issue_replaces_that_of_the_session(project):
+    (project / "issue.md").write_text("whole_hours is wrong", "utf-8")
+    (project / "empty.md").write_text("", "utf-8")
+    trace("--issue", "issue.md")
+    assert as_document(run("rank", "--json"))["issue"] == "whole_hours is wrong"
+    assert as_document(run("rank", "--json", "--issue", "empty.md"))["issue"] is None
+
+
 # --- sessions -----------------------------------------------------------------------------------------------------------
 
 
