@@ -18,7 +18,6 @@ from xlocal.swe_pipeline.trajectory import Record, digest
 from xlocal.tracer.errors import UsageError
 
 Variant = Literal["vanilla", "localizer", "full"]
-VARIANTS: tuple[Variant, ...] = ("vanilla", "localizer", "full")
 _NEED_ENCODER = ("paper", "embedding")
 
 
