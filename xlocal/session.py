@@ -264,8 +264,9 @@ def _open_lock(path: Path, folder: Path) -> IO[str]:
             raise SessionError(
                 f"{folder}: another xlocal is using this session{by}; wait for it, or choose another with --session"
             ) from None
-        if path.exists() and os.path.samestat(os.fstat(lock.fileno()), path.stat()):
-            return lock
+        with contextlib.suppress(FileNotFoundError):  # its last holder, or one after that, unlinked it meanwhile
+            if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                return lock
         lock.close()
 
 
