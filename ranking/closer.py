@@ -86,6 +86,12 @@ def chosen_calls(seen: Observation, nodes: Iterable[int]) -> Chosen:
     return Chosen(focus, keys)
 
 
+def unsteady(seen: Observation, chosen: Chosen, closeup: Closeup) -> set[Function]:
+    """The functions of which repeats of the second pass saw a call unlike: which of their calls is which is chance."""
+    lost = (node for node, key in chosen.keys.items() if key not in closeup.calls)
+    return {seen.tree.functions[seen.tree.label[node]] for node in lost}
+
+
 def _ranges(indices: Sequence[int]) -> list[tuple[int, int]]:
     """Sorted numbers as half-open ranges."""
     ranges: list[tuple[int, int]] = []

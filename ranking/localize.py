@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-from xlocal.ranking.closer import Chosen, choose, chosen_calls, value_findings
+from xlocal.ranking.closer import Chosen, choose, chosen_calls, unsteady, value_findings
 from xlocal.ranking.comparison import Comparison, Localization, RunSummary
 from xlocal.ranking.diff import TreeDiff, diff
 from xlocal.ranking.doubts import blindness, run_doubts
@@ -122,7 +122,8 @@ def look_closer(
         there = chosen_calls(reference, nodes)
         other = settled(reference, there, closer, warn)
         kinds, views = value_findings(bad, reference, difference, (here, there), (seen, other))
-        found.append((without_noise(kinds, bad.noisy | reference.noisy), views))
+        noisy = bad.noisy | reference.noisy | unsteady(bad, here, seen) | unsteady(reference, there, other)
+        found.append((without_noise(kinds, noisy), views))
     return found
 
 

@@ -483,6 +483,33 @@ def test_the_writer_is_a_method_of_the_same_class_and_the_innermost(tmp_path: Pa
     assert "writer" not in kinds(found, "Box.outer")
 
 
+def test_a_function_whose_calls_are_unlike_in_two_looks_gives_no_values(tmp_path: Path) -> None:
+    module = """
+        import pathlib
+
+        runs = pathlib.Path(__file__).with_name("runs")
+
+        def step(run, n):
+            if run == 5 and n == 3:
+                n += 1
+            return n
+
+        def steady(n):
+            return n
+    """
+    script = """
+        import lib
+        run = int(lib.runs.read_text()) if lib.runs.exists() else 0
+        lib.runs.write_text(str(run + 1))
+        for n in {}:
+            lib.step(run, n), lib.steady(n)
+    """
+    found = located(tmp_path, module, script.format("3, 4"), script.format("5, 6"))
+    assert "second-pass-differs" in slugs(found)
+    assert kinds(found, "steady")["argument"] == "was given n=3, but 5 in the reference run"
+    assert kinds(found, "step") == {}
+
+
 def test_calls_of_other_threads_are_seen_closely(tmp_path: Path) -> None:
     module = """
         def half(x):
