@@ -8,7 +8,8 @@ environments, one per case; repositories come from --checkouts, one folder per c
 `python` that names the interpreter. What cannot run here is counted and said, with the reason. Each case is recorded
 and compared once per version of the code that does so (--cache), then ranked by every ranker that works here. The
 tables go to stdout, progress to stderr, all figures to --out as JSON. --self compares each buggy script with itself
-instead: 0 differences is the only right answer, and the exit status is 1 otherwise.
+instead: evidence against no function is the only right answer, and the exit status is 1 otherwise (edits alone may be
+chance that the repeats showed).
 """
 
 from __future__ import annotations
@@ -159,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "cases": [asdict(one) | {"differences": one.differences} for one in repeats],
             "skipped": [asdict(one) for one in skipped],
         }
-        status = int(any(one.differences for one in repeats))
+        status = int(any(one.functions for one in repeats))
     else:
         outcomes, skipped = run_all(
             cases, lambda case: outcome_of(case, recorded, options.rankers, options.model), jobs=options.jobs, say=say

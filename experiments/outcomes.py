@@ -217,10 +217,11 @@ def self_table(results: Sequence[Repeated]) -> Table:
     """Each script against itself."""
     table = Table(title="Each script against itself")
     table.add_column("case")
-    table.add_column("differences", justify="right")
-    table.add_column("functions that seem to differ")
+    table.add_column("edits", justify="right")
+    table.add_column("functions with evidence", justify="right")
+    table.add_column("such as")
     for result in results:
-        table.add_row(result.id, str(result.differences), ", ".join(result.functions[:3]))
+        table.add_row(result.id, str(result.cost), str(len(result.functions)), ", ".join(result.functions[:3]))
     return table
 
 
